@@ -1,0 +1,77 @@
+"""The preallocated cache: one buffer for `max_seq_len` tokens, written in place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvlib.caches.contract import Cache, Rows
+
+
+class StaticKVCache(Cache):
+    """Write each new row into its slot of a fixed buffer; copy nothing, move nothing.
+
+    The buffer, (B, KV, max_seq_len, D) for keys and the same for values, is made at the first
+    update and keeps its address for the cache's whole life. Slots that were never written are
+    never read: what `update` returns is a view of the used length. Since the buffer stays,
+    `reset` keeps its shape too; rows of another shape need another cache.
+    """
+
+    def __init__(self, max_seq_len: int) -> None:
+        if isinstance(max_seq_len, bool) or not isinstance(max_seq_len, int) or max_seq_len < 1:
+            raise ValueError(f"max_seq_len must be a whole number of at least 1, not {max_seq_len!r}")
+        super().__init__()
+        self.max_seq_len = max_seq_len
+        self._k: Tensor | None = None  # (B, KV, max_seq_len, D)
+        self._v: Tensor | None = None
+
+    @torch.no_grad()
+    def update(self, k_new: Tensor, v_new: Tensor) -> tuple[Tensor, Tensor]:
+        """Append `k_new`, `v_new` (B, KV, t, D); return views of the used rows, (B, KV, T, D).
+
+        Raises ValueError when the rows would pass `max_seq_len`: a slice written past the end
+        of a tensor is a silent no-op in PyTorch, so the cache has to say it.
+        """
+        k_new, v_new = self._checked(k_new, v_new)
+        start, end = self._seq_len, self._seq_len + k_new.shape[2]
+        if end > self.max_seq_len:
+            raise ValueError(
+                f"{end} tokens do not fit a cache of max_seq_len {self.max_seq_len} "
+                f"({start} held, {end - start} new); make a longer one"
+            )
+        if self._k is None:
+            self._allocate(k_new)
+        self._k[:, :, start:end] = k_new
+        self._v[:, :, start:end] = v_new
+        self._seq_len = end
+        return self._k[:, :, :end], self._v[:, :, :end]
+
+    def reset(self) -> None:
+        """Forget every token; the buffer stays where it is."""
+        self._seq_len = 0
+
+    def crop(self, length: int) -> None:
+        """Keep the first `length` tokens; the slots behind them are free to be written again."""
+        self._seq_len = self._checked_length(length)
+
+    @torch.no_grad()
+    def fork(self) -> StaticKVCache:
+        """Return a copy with a buffer of its own; only the used rows are copied."""
+        other = StaticKVCache(self.max_seq_len)
+        if self._k is not None:
+            other._allocate(self._k)
+            other._k[:, :, : self._seq_len] = self._k[:, :, : self._seq_len]
+            other._v[:, :, : self._seq_len] = self._v[:, :, : self._seq_len]
+            other._seq_len = self._seq_len
+        return other
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both buffers, used or not: the reservation is the cost."""
+        return 0 if self._k is None else self._k.nbytes + self._v.nbytes
+
+    def _allocate(self, like: Tensor) -> None:
+        batch_size, num_kv_heads, _, head_dim = like.shape
+        shape = batch_size, num_kv_heads, self.max_seq_len, head_dim
+        k, v = (torch.empty(shape, dtype=like.dtype, device=like.device) for _ in range(2))
+        self._k, self._v, self._rows = k, v, Rows.of(like)

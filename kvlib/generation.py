@@ -1,0 +1,221 @@
+"""From a prompt to new tokens: prefill, then decode one token at a time.
+
+Knows tokens, never text. After a prompt of p tokens and n generated ones a cache holds
+p + n - 1 rows: the last token has been chosen but not processed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvlib.caches import StaticKVCache
+from kvlib.model import Model
+
+
+@dataclass(frozen=True)
+class Step:
+    """Report one new token: its id, the seconds it took, and the rows cached after it."""
+
+    token: int
+    seconds: float
+    cached_tokens: int
+
+
+@torch.no_grad()
+def prefill(
+    model: Model,
+    tokens: Tensor,
+    caches: Sequence,
+    *,
+    chunk_size: int | None = None,
+    left_padding: Sequence[int] | None = None,
+) -> Tensor:
+    """Fill the caches with a prompt, whole or in chunks; return the logits behind its last token.
+
+    Shapes: `tokens` (B, t) int64 -> (B, V). Chunks bound the memory of a long prompt and
+    change nothing else.
+    """
+    if chunk_size is not None:
+        _whole("chunk_size", chunk_size, 1)
+    if tokens.dim() == 2 and tokens.shape[1] == 0:
+        raise ValueError("the prompt is empty; give at least one token")
+    for chunk in tokens.split(chunk_size or tokens.shape[1], dim=1):
+        logits = model(chunk, caches, left_padding=left_padding, last_only=True)
+    return logits[:, -1]
+
+
+def generate(
+    model: Model,
+    prompt_ids: Sequence[int] | Sequence[Sequence[int]] | Tensor,
+    max_new_tokens: int,
+    *,
+    cache: Callable[[], object] | Sequence | None = StaticKVCache,
+    temperature: float = 0.0,
+    seed: int | None = None,
+    stop_ids: Sequence[int] = (),
+    chunk_size: int | None = None,
+) -> list[int] | list[list[int]]:
+    """Generate up to `max_new_tokens` tokens; return the new ones only.
+
+    `prompt_ids` is one prompt, or a list of prompts of any lengths, run as one left-padded
+    batch and answered by a list of lists. `cache` is a class (or any factory) called once for
+    each layer, or a list of caches that already hold the start of the text, or None to
+    recompute the whole text for every token. `temperature` 0 takes the most likely token; above 0
+    it samples softmax(logits / temperature) with `seed`. A stop token ends its sequence and is
+    kept. Raises ValueError for an empty prompt, a token outside the vocabulary, or a text longer
+    than the model or the cache can hold, before anything is computed.
+    """
+    prompts, single = _checked_prompts(model, prompt_ids)
+    tokens = [[] for _ in prompts]
+    running = set(range(len(prompts)))
+    for new, _, _ in _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size):
+        for i in sorted(running):
+            tokens[i].append(new[i])
+            if new[i] in stop_ids:
+                running.remove(i)
+        if not running:
+            break
+    return tokens[0] if single else tokens
+
+
+def stream(
+    model: Model,
+    prompt_ids: Sequence[int] | Tensor,
+    max_new_tokens: int,
+    *,
+    cache: Callable[[], object] | Sequence | None = StaticKVCache,
+    temperature: float = 0.0,
+    seed: int | None = None,
+    stop_ids: Sequence[int] = (),
+    chunk_size: int | None = None,
+) -> Iterator[Step]:
+    """Yield each new token of one prompt as it is made, with the time it took.
+
+    Arguments as for `generate`. The first step's seconds are the time to first token (TTFT), the
+    later ones inter-token latencies (ITL).
+    """
+    prompts, single = _checked_prompts(model, prompt_ids)
+    if not single:
+        raise ValueError("stream takes one prompt, a flat list of token ids; generate takes batches")
+    steps = _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size)
+    return _until_stop(steps, set(stop_ids))
+
+
+def _until_stop(steps: Iterator, stop_ids: set[int]) -> Iterator[Step]:
+    for (token,), seconds, cached_tokens in steps:
+        yield Step(token, seconds, cached_tokens)
+        if token in stop_ids:
+            return
+
+
+def _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size) -> Iterator:
+    """Check everything now; return an iterator of (token of each sequence, seconds, rows cached)."""
+    _whole("max_new_tokens", max_new_tokens, 1)
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not (
+        math.isfinite(temperature) and temperature >= 0
+    ):  # fmt: skip
+        raise ValueError(f"temperature must be a finite number of at least 0, not {temperature!r}")
+    if chunk_size is not None:
+        _whole("chunk_size", chunk_size, 1)
+    longest = max(len(prompt) for prompt in prompts)
+    caches = _make_caches(model, cache, longest + max_new_tokens - 1)
+    held = caches[0].seq_len if caches else 0
+    if held and len({len(prompt) for prompt in prompts}) > 1:
+        raise ValueError("caches that already hold text take prompts of equal lengths")
+    rows = held + longest + max_new_tokens - 1
+    room = min(
+        [model.config.max_seq_len]
+        + [c.max_seq_len for c in caches or () if hasattr(c, "max_seq_len")]
+    )
+    if rows > room:
+        raise ValueError(
+            f"{held + longest} tokens and {max_new_tokens} new ones need {rows} positions; there "
+            f"are {room}. Shorten the prompt, ask for fewer tokens, or take a longer cache"
+        )
+    padding = [longest - len(prompt) for prompt in prompts]
+    padded = [[prompt[0]] * pad + list(prompt) for pad, prompt in zip(padding, prompts)]
+    tokens = torch.tensor(padded, device=model.device)  # (B, p)
+    generator = torch.Generator().manual_seed(seed) if seed is not None else None
+    return _run(model, tokens, max_new_tokens, caches, padding, temperature, generator, chunk_size)
+
+
+def _run(model, tokens, max_new_tokens, caches, padding, temperature, generator, chunk_size):
+    """Prefill, then decode; without caches, run the whole text again for every token."""
+    padding = padding if any(padding) else None
+    new = tokens
+    for _ in range(max_new_tokens):
+        began = time.perf_counter()
+        with torch.no_grad():  # not inference_mode: a cache must stay writable after it
+            if caches is None:
+                logits = model(tokens, left_padding=padding, last_only=True)[:, -1]
+            elif new is tokens:
+                logits = prefill(
+                    model, tokens, caches, chunk_size=chunk_size, left_padding=padding
+                )
+            else:
+                logits = model(new, caches, left_padding=padding)[:, -1]
+            new = choose(logits, temperature, generator)  # (B, 1)
+            if caches is None:
+                tokens = torch.cat([tokens, new], dim=1)
+        chosen = new[:, 0].tolist()  # waits for the device, so the time is whole
+        seconds = time.perf_counter() - began
+        yield chosen, seconds, caches[0].seq_len if caches else 0
+
+
+def choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+    """Pick the next token of each sequence: argmax at temperature 0, else a sample.
+
+    Shapes: `logits` (B, V) -> (B, 1) int64. Sampling runs on the CPU, so that a seed means the
+    same on every device.
+    """
+    if temperature == 0:
+        return logits.argmax(dim=-1, keepdim=True)
+    scaled = logits.double().cpu() / temperature
+    scaled = scaled - scaled.max(dim=-1, keepdim=True).values  # tiny temperatures stay finite
+    return torch.multinomial(scaled.softmax(dim=-1), 1, generator=generator).to(logits.device)
+
+
+def _make_caches(model: Model, cache, length: int) -> list | None:
+    if cache is None:
+        return None
+    if cache is StaticKVCache:
+        return model.make_caches(lambda: StaticKVCache(max_seq_len=length))
+    if callable(cache):
+        return model.make_caches(cache)
+    caches = list(cache)
+    if len(caches) != model.config.num_layers:
+        raise ValueError(f"{len(caches)} caches for {model.config.num_layers} layers")
+    return caches
+
+
+def _checked_prompts(model: Model, prompt_ids) -> tuple[list[list[int]], bool]:
+    """Return the prompts as lists of ints, and whether there was one; raise ValueError."""
+    if isinstance(prompt_ids, Tensor):
+        prompt_ids = prompt_ids.tolist()
+    if isinstance(prompt_ids, (str, bytes)) or not isinstance(prompt_ids, Sequence):
+        raise ValueError("prompt_ids is a list of token ids; encode the text first")
+    single = not (prompt_ids and isinstance(prompt_ids[0], (Sequence, Tensor)))
+    prompts = [prompt_ids] if single else prompt_ids
+    prompts = [p.tolist() if isinstance(p, Tensor) else p for p in prompts]
+    for prompt in prompts:
+        if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence) or not prompt:
+            raise ValueError("a prompt is empty or no list of token ids; give at least one token")
+        for token in prompt:
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise ValueError(f"token {token!r} is not a whole number")
+            if not 0 <= token < model.config.vocab_size:
+                raise ValueError(
+                    f"token {token} is outside the vocabulary of {model.config.vocab_size}"
+                )
+    return [list(prompt) for prompt in prompts], single
+
+
+def _whole(name: str, value, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")

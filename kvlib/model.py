@@ -1,0 +1,296 @@
+"""A Llama-style decoder: RMSNorm, rotary positions, grouped attention, SwiGLU.
+
+The model knows nothing of text, of sampling, or of how a cache keeps its rows. It is given
+one cache a layer, asks the first how many tokens it holds, and runs the new tokens from there.
+Comments give shapes: B batch, t new tokens, T keys, H query heads, KV key/value heads,
+D head dimension, C hidden size, M intermediate size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kvlib.attention import attention_with_kv_cache, grouped_attention, padded_mask
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Name the shape of a decoder; field for field what a Llama config.json says."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+    tie_embeddings: bool = True
+    max_seq_len: int = 2048
+    rope_scaling: dict | None = None  # Llama 3.1's, by wavelength; None for plain rotation
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_layers", "num_heads", "num_kv_heads", "head_dim", "hidden_size",
+            "intermediate_size", "vocab_size", "max_seq_len",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; rotary positions turn pairs")
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head, H // KV."""
+        return self.num_heads // self.num_kv_heads
+
+
+class Projection(nn.Module):
+    """Multiply by a weight stored (in, out), so that a row times it reads memory in order."""
+
+    def __init__(self, in_features: int, out_features: int, **options) -> None:
+        super().__init__()
+        weight = torch.empty(in_features, out_features, **options)
+        self.weight = nn.Parameter(nn.init.normal_(weight, std=in_features**-0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight  # (..., in) -> (..., out)
+
+
+class RMSNorm(nn.Module):
+    """Scale each vector to unit root mean square, then by a learned gain."""
+
+    def __init__(self, size: int, eps: float, **options) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size, **options))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Project to queries, keys and values, rotate, append to the cache, attend, project back."""
+
+    def __init__(self, config: ModelConfig, **options) -> None:
+        super().__init__()
+        self.heads = config.num_heads, config.num_kv_heads, config.num_kv_heads
+        self.head_dim = config.head_dim
+        width = config.num_heads * config.head_dim
+        self.qkv = Projection(config.hidden_size, sum(self.heads) * config.head_dim, **options)
+        self.out = Projection(width, config.hidden_size, **options)
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], cache, valid: Tensor | None):
+        batch_size, num_new, _ = x.shape
+        qkv = self.qkv(x).view(batch_size, num_new, sum(self.heads), self.head_dim)
+        qkv = qkv.transpose(1, 2)  # (B, H + 2 KV, t, D)
+        num_turned = self.heads[0] + self.heads[1]
+        q, k = rotate(qkv[:, :num_turned], turn).split(self.heads[:2], dim=1)
+        v = qkv[:, num_turned:]
+        if cache is None:
+            mask = None if valid is None else padded_mask(None, valid, num_new)
+            out = grouped_attention(q, k, v, mask)
+        else:
+            out, _ = attention_with_kv_cache(q, k, v, cache, valid)
+        return self.out(out.transpose(1, 2).reshape(batch_size, num_new, -1))  # -> (B, t, C)
+
+
+class MLP(nn.Module):
+    """SwiGLU: silu(x W_gate) * (x W_up), projected back. Source: Shazeer 2020."""
+
+    def __init__(self, config: ModelConfig, **options) -> None:
+        super().__init__()
+        self.gate_up = Projection(config.hidden_size, 2 * config.intermediate_size, **options)
+        self.down = Projection(config.intermediate_size, config.hidden_size, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)  # each (B, t, M)
+        return self.down(F.silu(gate) * up)
+
+
+class Layer(nn.Module):
+    """One decoder layer: attention, then the MLP, each added to what came in."""
+
+    def __init__(self, config: ModelConfig, **options) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps, **options)
+        self.attention = Attention(config, **options)
+        self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, **options)
+        self.mlp = MLP(config, **options)
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], cache, valid: Tensor | None):
+        x = x + self.attention(self.attention_norm(x), turn, cache, valid)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Model(nn.Module):
+    """Map tokens to next-token logits, with one cache a layer or with none.
+
+    Weights are random (seed them with `torch.manual_seed`) until a checkpoint fills them;
+    see `kvlib.weights`.
+    """
+
+    def __init__(self, config: ModelConfig, *, device=None, dtype: torch.dtype | None = None):
+        super().__init__()
+        options = {"device": device, "dtype": dtype}
+        self.config = config
+        self.embedding = nn.Parameter(
+            nn.init.normal_(
+                torch.empty(config.vocab_size, config.hidden_size, **options),
+                std=config.hidden_size**-0.5,
+            )
+        )
+        self.layers = nn.ModuleList(Layer(config, **options) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps, **options)
+        if not config.tie_embeddings:
+            self.head = Projection(config.hidden_size, config.vocab_size, **options)
+        self._turns: tuple[Tensor, Tensor] | None = None  # rotary tables, grown as needed
+        self.requires_grad_(False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of weights and cache."""
+        return self.embedding.dtype
+
+    def make_caches(self, factory: Callable[[], object]) -> list:
+        """Return one new cache for every layer: a key of layer 1 is not a key of layer 12."""
+        return [factory() for _ in self.layers]
+
+    def forward(
+        self,
+        tokens: Tensor,
+        caches: Sequence | None = None,
+        *,
+        left_padding: Sequence[int] | None = None,
+        last_only: bool = False,
+    ) -> Tensor:
+        """Run new tokens behind those the caches hold; the caches grow by t.
+
+        Shapes: `tokens` (B, t) int64 -> logits (B, t, V), or (B, 1, V) with `last_only`.
+        `left_padding` gives, for each sequence of a batch of unequal lengths, how many padding
+        tokens stand before its first: they are not attended to and take no position.
+        Raises ValueError for input that does not fit. Whatever fails, also an interrupt, leaves
+        the caches as long as they were.
+        """
+        start = self._checked_start(tokens, caches, left_padding)
+        end = start + tokens.shape[1]
+        turn, valid = self._positions(start, end, left_padding)
+        x = F.embedding(tokens, self.embedding)  # (B, t, C)
+        try:
+            for i, layer in enumerate(self.layers):
+                x = layer(x, turn, caches[i] if caches is not None else None, valid)
+        except BaseException:
+            for cache in caches or ():
+                if cache.seq_len > start and hasattr(cache, "crop"):
+                    cache.crop(start)
+            raise
+        x = self.norm(x[:, -1:] if last_only else x)
+        if self.config.tie_embeddings:
+            return F.linear(x, self.embedding)  # (B, t, C) @ (C, V)
+        return self.head(x)
+
+    def _checked_start(self, tokens: Tensor, caches, left_padding) -> int:
+        """Return how many tokens the caches hold; raise ValueError for what does not fit."""
+        if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.dtype != torch.int64:
+            raise ValueError("tokens must be an int64 tensor of shape (batch, new tokens)")
+        if tokens.numel() == 0:
+            raise ValueError(f"tokens {tuple(tokens.shape)} is empty; give at least one token")
+        if tokens.device != self.device:
+            raise ValueError(f"tokens are on {tokens.device}, the model is on {self.device}")
+        if tokens.device.type == "cpu" and not 0 <= int(tokens.min()) <= int(tokens.max()) < (
+            self.config.vocab_size
+        ):  # fmt: skip  # elsewhere the look would cost a synchronisation each step
+            raise ValueError(f"a token is outside the vocabulary of {self.config.vocab_size}")
+        start = 0
+        if caches is not None:
+            if len(caches) != len(self.layers):
+                raise ValueError(
+                    f"{len(caches)} caches for {len(self.layers)} layers; each layer needs its own"
+                )
+            if len({id(cache) for cache in caches}) != len(caches):
+                raise ValueError("one cache object stands in two layers; each layer needs its own")
+            lengths = {cache.seq_len for cache in caches}
+            if len(lengths) > 1:
+                raise ValueError(f"the layers' caches disagree on the length: {sorted(lengths)}")
+            start = lengths.pop()
+        end = start + tokens.shape[1]
+        if end > self.config.max_seq_len:
+            raise ValueError(
+                f"{end} tokens are more than the {self.config.max_seq_len} positions of this model"
+            )
+        if left_padding is not None:
+            if len(left_padding) != tokens.shape[0]:
+                raise ValueError(f"{len(left_padding)} paddings for {tokens.shape[0]} sequences")
+            if min(left_padding) < 0:
+                raise ValueError(f"left_padding {list(left_padding)} is negative")
+        return start
+
+    def _positions(self, start: int, end: int, left_padding) -> tuple[tuple, Tensor | None]:
+        """Return the rotary (cos, sin) of the new tokens, and which keys are not padding."""
+        cos, sin = self._turns_to(end)
+        if left_padding is None or not any(left_padding):
+            return (cos[start:end], sin[start:end]), None  # each (t, D)
+        padding = torch.tensor(left_padding, device=self.device)[:, None]  # (B, 1)
+        index = torch.arange(end, device=self.device)
+        position = (index[start:] - padding).clamp_min(0)  # (B, t)
+        return (cos[position][:, None], sin[position][:, None]), index >= padding  # (B, 1, t, D)
+
+    def _turns_to(self, length: int) -> tuple[Tensor, Tensor]:
+        """Return cos and sin for positions 0 .. at least `length` - 1, each (T, D)."""
+        if self._turns is None or len(self._turns[0]) < length or (
+            self._turns[0].device != self.device or self._turns[0].dtype != self.dtype
+        ):  # fmt: skip
+            size = min(self.config.max_seq_len, max(256, 1 << (length - 1).bit_length()))
+            self._turns = rotary_tables(self.config, size, self.device, self.dtype)
+        return self._turns
+
+
+def rotary_tables(config: ModelConfig, length: int, device, dtype) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of every position's angles, each (length, D).
+
+    Pair i of D/2 turns by position * theta^(-2i/D); halves are paired, (x_i, x_{i+D/2}). Angles
+    are float32, as trained models have them. Source: Su et al. 2021 (RoFormer); Llama 3.1's
+    scaling slows the wavelengths that are long against the context it was first trained on.
+    """
+    exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device)
+    frequency = 1.0 / config.rope_theta ** (exponent / config.head_dim)  # (D/2,)
+    if config.rope_scaling is not None:
+        frequency = _scaled(frequency, config.rope_scaling)
+    position = torch.arange(length, dtype=torch.float32, device=device)
+    angle = torch.outer(position, frequency).repeat(1, 2)  # (length, D)
+    sin = angle.sin()
+    sin[:, : config.head_dim // 2].neg_()  # the sign of (-x2, x1), kept in the table
+    return angle.cos().to(dtype), sin.to(dtype)
+
+
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the pairs of x (..., t, D) by the angles in `turn`: x cos + (-x2, x1) sin."""
+    cos, sin = turn
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
+
+
+def _scaled(frequency: Tensor, scaling: dict) -> Tensor:
+    """Apply Llama 3.1's rotary scaling, by wavelength."""
+    factor, low, high = (
+        scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
+    )  # fmt: skip
+    turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
+    blend = ((turns - low) / (high - low)).clamp(0, 1)  # 0: slow the pair, 1: leave it
+    return frequency * (blend + (1 - blend) / factor)

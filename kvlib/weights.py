@@ -1,0 +1,258 @@
+"""A checkpoint, file or folder, to a model and its tokenizer.
+
+Every format is read into tensors under the names a Llama safetensors file uses, weights
+(out, in); one function then fits them into the model. No pickles are ever opened.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kvlib import model_file, tokenizer
+from kvlib.model import Model, ModelConfig
+
+
+def load_smollm2(*, device=None, dtype: torch.dtype = torch.float32):
+    """Load SmolLM2-135M-Instruct; return (model, tokenizer).
+
+    The file is looked for where `kvlib.model_file` keeps it, and its hash is checked. `device` is
+    the CPU where None. Raises FileNotFoundError where it is not there and ValueError where it is
+    broken, each with what to do.
+    """
+    path = model_file.model_path()
+    if not path.is_file():
+        raise FileNotFoundError(
+            "SmolLM2's weights are not on this machine; fetch them with "
+            "`python -m kvlib.model_file` (98 MB), or start the course by `python course.py lab`"
+        )
+    model_file.verify(path)
+    return load_gguf(path, device=device, dtype=dtype)
+
+
+def load_gguf(path: str | Path, *, device=None, dtype: torch.dtype = torch.float32):
+    """Load a Llama-architecture GGUF file, dequantised; return (model, tokenizer)."""
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file")
+    try:
+        reader = GGUFReader(path)
+        fields = {key: field.contents() for key, field in reader.fields.items()}
+    except (ValueError, IndexError, KeyError, struct.error, OverflowError) as error:
+        raise ValueError(f"{path} is truncated or no GGUF file; fetch it again ({error})") from error
+    if fields.get("general.architecture") != "llama":
+        raise ValueError(f"{path} holds a {fields.get('general.architecture')} model, not a llama")
+    quantised = {tensor.name: tensor for tensor in reader.tensors}
+    config = _gguf_config(fields, tied="output.weight" not in quantised)
+
+    def read(name: str) -> Tensor:
+        tensor = quantised[_gguf_name(name)]
+        weight = torch.tensor(dequantize(tensor.data, tensor.tensor_type))  # a copy: the map is read-only
+        heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
+        kind = name.split(".")[-2]
+        return _unpermuted(weight, heads[kind]) if kind in heads else weight
+
+    model = _assemble(config, read, device=device, dtype=dtype)
+    return model, tokenizer.from_gguf_fields(fields)
+
+
+def load_checkpoint(folder: str | Path, *, device=None, dtype: torch.dtype | None = None):
+    """Load a Llama-layout folder (config.json, *.safetensors, tokenizer.json).
+
+    Returns (model, tokenizer); `dtype` is the checkpoint's own where None. Raises ValueError,
+    naming the file and the fault, for a folder that is incomplete, broken, or of another
+    architecture.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    folder = Path(folder)
+    config = _folder_config(folder)
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
+        why = "; its pickled weights are not opened, as they can run code" if pickled else ""
+        raise ValueError(f"{folder} holds no .safetensors file{why}")
+    found, stored = {}, set()
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as part:
+                for name in part.keys():
+                    found[name] = file
+                    stored.add(part.get_slice(name).get_dtype())
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{file} is truncated or broken; copy it again ({error})") from error
+    if dtype is None:
+        names = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+        if len(stored) != 1 or (only := stored.pop()) not in names:
+            raise ValueError(f"{folder} mixes or uses unusual precisions; say which dtype to load")
+        dtype = names[only]
+    tied_copy = {"lm_head.weight"} if config.tie_embeddings else set()
+    extra = set(found) - set(_names(config)) - tied_copy
+    extra = {name for name in extra if not name.endswith("rotary_emb.inv_freq")}
+    if extra:
+        raise ValueError(f"{folder} has tensors a Llama has not, such as {min(extra)}")
+
+    def read(name: str) -> Tensor:
+        with safe_open(found[name], framework="pt") as part:
+            return part.get_tensor(name)
+
+    return _assemble(config, read, device=device, dtype=dtype), tokenizer.from_folder(folder)
+
+
+def _assemble(config: ModelConfig, read: Callable[[str], Tensor], *, device, dtype) -> Model:
+    """Fit tensors, read by Llama name, into a new model; name what is missing or misshapen."""
+    shapes = _names(config)
+
+    def get(name: str) -> Tensor:
+        try:
+            weight = read(name)
+        except KeyError:
+            raise ValueError(f"the checkpoint lacks the tensor {name}; it is incomplete") from None
+        if tuple(weight.shape) != shapes[name]:
+            raise ValueError(
+                f"{name} has shape {tuple(weight.shape)}, the config asks for {shapes[name]}"
+            )
+        return weight.to(device=device, dtype=dtype)
+
+    def fused(*names: str) -> Tensor:  # each (out, in) -> (in, sum of outs)
+        return torch.cat([get(name) for name in names]).t().contiguous()
+
+    state = {"embedding": get("model.embed_tokens.weight"), "norm.weight": get("model.norm.weight")}
+    if not config.tie_embeddings:
+        state["head.weight"] = fused("lm_head.weight")
+    for i in range(config.num_layers):
+        here, there = f"layers.{i}.", f"model.layers.{i}."
+        attention, mlp = there + "self_attn.", there + "mlp."
+        state |= {
+            here + "attention_norm.weight": get(there + "input_layernorm.weight"),
+            here + "attention.qkv.weight": fused(
+                *(f"{attention}{kind}_proj.weight" for kind in "qkv")
+            ),
+            here + "attention.out.weight": fused(attention + "o_proj.weight"),
+            here + "mlp_norm.weight": get(there + "post_attention_layernorm.weight"),
+            here + "mlp.gate_up.weight": fused(mlp + "gate_proj.weight", mlp + "up_proj.weight"),
+            here + "mlp.down.weight": fused(mlp + "down_proj.weight"),
+        }
+    model = Model(config, device="meta", dtype=dtype)
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(False)
+
+
+def _names(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return every tensor a Llama of this config has, with its shape (out, in)."""
+    hidden, middle = config.hidden_size, config.intermediate_size
+    width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    names: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config.vocab_size, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if not config.tie_embeddings:
+        names["lm_head.weight"] = (config.vocab_size, hidden)
+    for i in range(config.num_layers):
+        layer = {
+            "input_layernorm": (hidden,),
+            "self_attn.q_proj": (width, hidden),
+            "self_attn.k_proj": (kv_width, hidden),
+            "self_attn.v_proj": (kv_width, hidden),
+            "self_attn.o_proj": (hidden, width),
+            "post_attention_layernorm": (hidden,),
+            "mlp.gate_proj": (middle, hidden),
+            "mlp.up_proj": (middle, hidden),
+            "mlp.down_proj": (hidden, middle),
+        }
+        names |= {f"model.layers.{i}.{key}.weight": shape for key, shape in layer.items()}
+    return names
+
+
+_GGUF_PARTS = {
+    "input_layernorm": "attn_norm",
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+}
+
+
+def _gguf_name(name: str) -> str:
+    """Translate a Llama tensor name into llama.cpp's."""
+    ends = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    stem = name.removesuffix(".weight")
+    if stem in ends:
+        return ends[stem] + ".weight"
+    parts = stem.split(".")
+    return f"blk.{parts[2]}.{_GGUF_PARTS[parts[-1]]}.weight"
+
+
+def _unpermuted(weight: Tensor, num_heads: int) -> Tensor:
+    """Undo llama.cpp's row order of Q and K: pairs (2i, 2i+1) back to (i, i + D/2)."""
+    out, width = weight.shape
+    return weight.view(num_heads, out // num_heads // 2, 2, width).transpose(1, 2).reshape(out, width)
+
+
+def _gguf_config(fields: dict, *, tied: bool) -> ModelConfig:
+    try:
+        hidden, heads = fields["llama.embedding_length"], fields["llama.attention.head_count"]
+        return ModelConfig(
+            num_layers=fields["llama.block_count"],
+            num_heads=heads,
+            num_kv_heads=fields.get("llama.attention.head_count_kv", heads),
+            head_dim=fields.get("llama.attention.key_length", hidden // heads),
+            hidden_size=hidden,
+            intermediate_size=fields["llama.feed_forward_length"],
+            vocab_size=fields.get("llama.vocab_size", len(fields["tokenizer.ggml.tokens"])),
+            rope_theta=float(fields.get("llama.rope.freq_base", 10000.0)),
+            norm_eps=float(fields["llama.attention.layer_norm_rms_epsilon"]),
+            tie_embeddings=tied,
+            max_seq_len=fields["llama.context_length"],
+        )
+    except KeyError as error:
+        raise ValueError(f"the GGUF file lacks the field {error.args[0]}") from None
+
+
+def _folder_config(folder: Path) -> ModelConfig:
+    """Read config.json; refuse what this model does not compute rather than guess."""
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{folder} has no config.json; it is no checkpoint folder") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error})") from error
+    if raw.get("model_type") != "llama":
+        raise ValueError(f"{path} describes a {raw.get('model_type')} model; llama is supported")
+    if raw.get("hidden_act", "silu") != "silu" or raw.get("attention_bias") or raw.get("mlp_bias"):
+        raise ValueError(f"{path} asks for biases or an activation other than silu: not supported")
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "llama3"):
+        raise ValueError(f"{path} asks for rope scaling '{kind}'; default and llama3 are supported")
+    try:
+        heads = raw["num_attention_heads"]
+        return ModelConfig(
+            num_layers=raw["num_hidden_layers"],
+            num_heads=heads,
+            num_kv_heads=raw.get("num_key_value_heads", heads),
+            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+            hidden_size=raw["hidden_size"],
+            intermediate_size=raw["intermediate_size"],
+            vocab_size=raw["vocab_size"],
+            rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
+            norm_eps=float(raw["rms_norm_eps"]),
+            tie_embeddings=raw.get("tie_word_embeddings", False),
+            max_seq_len=raw["max_position_embeddings"],
+            rope_scaling=rope if kind == "llama3" else None,
+        )
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the field {error.args[0]}") from None
