@@ -1,0 +1,177 @@
+"""What an exercise is, and how an answer to it is judged without ever raising."""
+
+import functools
+import linecache
+import re
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+CORRECT, NOT_YET, NOT_ATTEMPTED = "correct", "not yet", "not attempted"
+LEVELS = {1: "easy", 2: "medium", 3: "hard"}
+IMPORTANCE = {1: "optional", 2: "useful", 3: "essential"}
+
+
+class NotAttempted(NotImplementedError):
+    """Raised by a check that meets the `...` of an untouched stub."""
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """A judged answer; true when correct."""
+
+    status: str
+    message: str = ""
+
+    def __bool__(self) -> bool:
+        return self.status == CORRECT
+
+    def __repr__(self) -> str:
+        return f"{self.status}: {self.message}" if self.message else self.status
+
+
+def correct(message: str) -> Verdict:
+    """Return the verdict of a right answer."""
+    return Verdict(CORRECT, message)
+
+
+def not_yet(message: str) -> Verdict:
+    """Return the verdict of a wrong answer; the message says what is wrong."""
+    return Verdict(NOT_YET, message)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise. `name` is what the learner's cell defines; `judge` gets it and returns a Verdict.
+
+    `judge` may raise whatever the learner's code raises. `stub`, `solution` and each source in `wrong`
+    define `name`; each mistake in `wrong` has its own message.
+    """
+
+    key: str
+    lesson: int
+    title: str
+    minutes: int
+    difficulty: int
+    importance: int
+    name: str
+    task: str
+    hints: tuple[str, str, str]
+    stub: str
+    solution: str
+    judge: Callable[[object], Verdict]
+    wrong: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if len(self.hints) != 3:
+            raise ValueError(f"Exercise {self.key} needs exactly three hints, it has {len(self.hints)}.")
+        if not self.key.startswith(f"{self.lesson:02d}-"):
+            raise ValueError(f"The key {self.key} must begin with its lesson, {self.lesson:02d}-.")
+
+    def about(self) -> str:
+        """Return difficulty, importance and minutes in words."""
+        level, weight = LEVELS[self.difficulty], IMPORTANCE[self.importance]
+        return f"Difficulty: {level}. Importance: {weight}. About {self.minutes} minutes."
+
+    def check(self, candidate) -> Verdict:
+        """Judge an answer. Never raises: an exception in the learner's code becomes a sentence."""
+        if candidate is None or candidate is ...:
+            return Verdict(NOT_ATTEMPTED)
+        if not callable(candidate):
+            return not_yet(f"pass `{self.name}` itself, without calling it: `.check({self.name})`")
+        try:
+            return self.judge(_watched(candidate))
+        except BaseException as error:
+            return _explained(error, candidate)
+
+
+def define(name: str, source: str, filename: str = "<cell>"):
+    """Execute a cell's source and return what it defines under `name`."""
+    namespace: dict = {}
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace[name]
+
+
+def show(value, limit: int = 60) -> str:
+    """Write a learner's value for a message: short, with no memory address."""
+    try:
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    except Exception:
+        text = f"a {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _watched(candidate):
+    """Return the function, made to raise NotAttempted when it returns the `...` of a stub."""
+    if not isinstance(candidate, types.FunctionType):
+        return candidate
+
+    @functools.wraps(candidate)
+    def call(*arguments, **named):
+        result = candidate(*arguments, **named)
+        if _holds_ellipsis(result):
+            raise NotAttempted
+        return result
+
+    return call
+
+
+def _holds_ellipsis(value) -> bool:
+    if isinstance(value, tuple | list):
+        return any(_holds_ellipsis(item) for item in value)
+    if isinstance(value, dict):
+        return any(_holds_ellipsis(item) for item in value.values())
+    return value is ...
+
+
+def _explained(error: BaseException, candidate) -> Verdict:
+    number, text = _learner_line(error, candidate)
+    if isinstance(error, NotAttempted):
+        return Verdict(NOT_ATTEMPTED)
+    if isinstance(error, TypeError) and "ellipsis" in str(error):
+        return Verdict(NOT_ATTEMPTED, f"there is still a `...` in your cell{_where(number, text)}")
+    if isinstance(error, NotImplementedError) and ("NotImplementedError" in text or not str(error)):
+        return Verdict(NOT_ATTEMPTED)
+    said = " ".join(str(error).split())
+    said = f" ({show_text(said)})" if said else ""
+    where = f" in your cell{_where(number, text)}" if number else ""
+    if isinstance(error, KeyboardInterrupt):
+        return not_yet(f"you stopped it{where}. Does a loop there ever end?")
+    if number is None:
+        return not_yet(f"the check could not use your answer: {type(error).__name__}{said}")
+    return not_yet(f"your code raised {type(error).__name__}{said}{where}")
+
+
+def _where(number: int | None, text: str) -> str:
+    code = text.split("  #")[0].strip()  # a comment may hold a backtick
+    return f", line {number}" + (f": `{code}`" if code else "") if number else ""
+
+
+def show_text(text: str, limit: int = 160) -> str:
+    """Shorten an error's text, with no memory address in it."""
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _learner_line(error: BaseException, candidate) -> tuple[int | None, str]:
+    """Return number and text of the deepest line of the traceback in the learner's own cell."""
+    files = {made.co_filename for made in _codes(candidate)}
+    found, text = None, ""
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename in files:
+            found = step.tb_lineno
+            text = linecache.getline(step.tb_frame.f_code.co_filename, found).strip()
+        step = step.tb_next
+    return found, text
+
+
+def _codes(candidate):
+    parts = [candidate, *(vars(candidate).values() if isinstance(candidate, type) else ())]
+    for part in parts:
+        part = getattr(part, "__func__", getattr(part, "fget", part))
+        made = getattr(part, "__code__", None)
+        if made is not None:
+            yield made

@@ -1,0 +1,202 @@
+"""The exercises of lesson 00: the shapes of a decode step, and what a device can hold."""
+
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+
+# Sizes that differ from one another, so that a wrong shape says which size went wrong.
+SHAPE_CASES = ((2, 15, 5, 8, 11), (1, 9, 3, 64, 100), (4, 6, 6, 16, 32), (3, 8, 1, 4, 1))
+
+
+def decode_shapes(B: int, H: int, KV: int, D: int, T: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of one decode step by name; T counts the new token."""
+    return {"q": (B, H, 1, D), "k_all": (B, KV, T, D), "scores": (B, H, 1, T), "output": (B, H, 1, D)}
+
+
+def _shape_mistakes(name: str, B: int, H: int, KV: int, D: int, T: int) -> list[tuple[tuple, str]]:
+    """Return (wrong shape, what it means) for one tensor of the decode step."""
+    off_by_one = "T already counts the new token, so the key axis is T long"
+    mistakes = {
+        "q": [
+            ((B, H, T, D), "in decode only the newest token asks a question, so q has one row"),
+            ((B, KV, 1, D), "sharing keys and values does not change the queries: there are H of them"),
+            ((B, 1, H, D), "the layout is (batch, heads, rows, D): heads come before rows"),
+            ((B, H, D), "keep the row axis, even when it is 1"),
+        ],
+        "k_all": [
+            ((B, H, T, D), "the cache has one head per KV head, not per query head: that is what GQA saves"),
+            ((B, KV, 1, D), "that is the new key alone; `k_all` is every key so far"),
+            ((B, KV, T + 1, D), off_by_one),
+            ((B, KV, T - 1, D), f"the new token attends to itself too: {off_by_one}"),
+            ((B, T, KV, D), "the layout is (batch, heads, rows, D): heads come before rows"),
+            ((B, KV, D, T), "the cache keeps rows of D numbers; transpose only inside the product"),
+        ],
+        "scores": [
+            ((B, H, T, T), "that is a full pass; one new query makes one row of scores"),
+            ((B, KV, 1, T), "each query head makes scores of its own, also where it shares keys"),
+            ((B, H, 1, T + 1), off_by_one),
+            ((B, H, 1, T - 1), f"the new token attends to itself too: {off_by_one}"),
+            ((B, H, 1, D), "a score is one number per key: the D axis is summed away"),
+            ((B, H, T, 1), "rows are queries, columns are keys: one row, T columns"),
+        ],
+        "output": [
+            ((B, H, T, D), "one query makes one output row per head"),
+            ((B, KV, 1, D), "there is one output per query head, not per KV head"),
+            ((B, H, 1, T), "the scores weigh the values, and a value has D numbers"),
+            ((B, 1, H * D), "that is after the heads are joined; here they are still apart"),
+            ((B, H, D), "keep the row axis, even when it is 1"),
+        ],
+    }
+    return mistakes[name]
+
+
+def _check_shapes(candidate) -> Verdict:
+    for case in SHAPE_CASES:
+        given = candidate(*case)
+        B, H, KV, D, T = case
+        sizes = f"with B={B}, H={H}, KV={KV}, D={D}, T={T}"
+        if not isinstance(given, dict):
+            return not_yet(f"return a dict with the four names; this returned {show(given)}")
+        for name, wanted in decode_shapes(*case).items():
+            if name not in given:
+                return not_yet(f"`{name}` is missing from the dict")
+            try:
+                shape = tuple(int(size) for size in given[name])
+            except (TypeError, ValueError):
+                return not_yet(f"`{name}` must be a tuple of whole numbers, it is {show(given[name])}")
+            if shape == wanted:
+                continue
+            if shape == wanted[1:]:
+                return not_yet(f"`{name}` has no batch axis: B comes first")
+            for wrong, meaning in _shape_mistakes(name, *case):
+                if shape == wrong:
+                    return not_yet(f"`{name}` is {shape} {sizes}: {meaning}")
+            return not_yet(f"`{name}` is {shape} {sizes}; say in words what each axis counts, then count again")
+    return correct("one query row per head, T keys per KV head, one row of scores, one output row per head")
+
+
+def _shapes_source(**changed: str) -> str:
+    shapes = {"q": "(B, H, 1, D)", "k_all": "(B, KV, T, D)", "scores": "(B, H, 1, T)", "output": "(B, H, 1, D)"}
+    lines = [f'        "{name}": {shape},' for name, shape in (shapes | changed).items()]
+    return "\n".join(["def decode_shapes(B, H, KV, D, T):", "    return {", *lines, "    }", ""])
+
+
+SHAPES = Exercise(
+    key="00-decode-shapes",
+    lesson=0,
+    title="The shapes of one decode step",
+    minutes=8,
+    difficulty=1,
+    importance=3,
+    name="decode_shapes",
+    task="""
+One decode step, one layer, grouped attention: B sequences, H query heads, KV key/value heads, D numbers per
+head. The cache holds T tokens per sequence once the new token's key and value are appended.
+
+Give the shape of each tensor as a tuple, in the layout (batch, heads, rows, columns):
+- `q`: the queries of this step
+- `k_all`: all keys, as the cache holds them
+- `scores`: the queries times the keys
+- `output`: the scores, after softmax, times the values; heads not yet joined""",
+    hints=(
+        "How many tokens enter the model in a decode step? That is the number of query rows.",
+        "Two tensors belong to query heads alone, one to KV heads alone; scores have a row per query and a "
+        "column per key.",
+        "(1, d) @ (d, T) -> (1, T), for each of the H query heads. And (1, T) @ (T, d) -> (1, d).",
+    ),
+    stub=_shapes_source(q="...", k_all="...", scores="...", output="..."),
+    solution=_shapes_source(),
+    judge=_check_shapes,
+    wrong={
+        "a query for every token": _shapes_source(q="(B, H, T, D)"),
+        "keys repeated for every query head": _shapes_source(k_all="(B, H, T, D)"),
+        "forgets that the new token attends to itself": _shapes_source(scores="(B, H, 1, T - 1)"),
+        "a full score matrix": _shapes_source(scores="(B, H, T, T)"),
+        "scores per KV head": _shapes_source(scores="(B, KV, 1, T)"),
+        "output as wide as the context": _shapes_source(output="(B, H, 1, T)"),
+        "no batch axis": _shapes_source(q="(H, 1, D)"),
+    },
+)
+
+GB = 10**9
+# (free bytes, weight bytes, bytes per token, what the case is about)
+HOLD_CASES = (
+    (1000, 400, 100, "small numbers"),
+    (1000, 401, 100, "a division that leaves a rest"),
+    (1000, 310, 100, "a division that leaves almost a whole token"),
+    (80 * GB, 16 * GB, 131_072, "8 billion 16-bit weights, 131,072 bytes a token, 80 GB free"),
+    (80 * GB, 141 * GB, 327_680, "weights larger than the memory"),
+    (1000, 1000, 100, "weights that fill the memory"),
+)
+
+
+def longest_context(free_bytes: int, weight_bytes: int, bytes_per_token: int) -> int:
+    """Return how many whole tokens of cache fit beside the weights."""
+    return max(0, (free_bytes - weight_bytes) // bytes_per_token)
+
+
+def _check_context(candidate) -> Verdict:
+    for free, weights, per_token, about in HOLD_CASES:
+        given = candidate(free, weights, per_token)
+        wanted = longest_context(free, weights, per_token)
+        case = f"for {about}, it gives {show(given)}"
+        exact = (free - weights) / per_token
+        if isinstance(given, bool) or not hasattr(given, "__index__") and not isinstance(given, float):
+            return not_yet(f"return a whole number of tokens; {case}")
+        if given == wanted and not isinstance(given, float):
+            continue
+        if given == free // per_token or given == free / per_token:
+            return not_yet(f"the weights need room too; {case}")
+        if given == (free + weights) // per_token or given == (free + weights) / per_token:
+            return not_yet(f"the weights take room away, they do not add it; {case}")
+        if weights > free and given < 0:
+            return not_yet(f"where the weights alone do not fit, the answer is 0, not a negative number; {case}")
+        if given == (free - weights) // (2 * per_token):
+            return not_yet(f"`bytes_per_token` counts K and V already, do not double it; {case}")
+        if isinstance(given, float):
+            return not_yet(f"part of a token cannot be stored: return whole tokens, as an int; {case}")
+        if given > exact:
+            return not_yet(f"round down: a token that fits only in part does not fit; {case}")
+        if given == wanted - 1:
+            return not_yet(f"one more token fits; {case}")
+        return not_yet(f"{case}; what is free after the weights, and how often do the bytes of a token go into it?")
+    return correct("whole tokens, beside the weights, and 0 where the weights alone do not fit")
+
+
+def _context_source(*lines: str) -> str:
+    body = [f"    {line}" for line in lines]
+    return "\n".join(["def longest_context(free_bytes, weight_bytes, bytes_per_token):", *body, ""])
+
+
+CONTEXT = Exercise(
+    key="00-longest-context",
+    lesson=0,
+    title="What the device can hold",
+    minutes=5,
+    difficulty=1,
+    importance=2,
+    name="longest_context",
+    task="""
+A device has `free_bytes` of memory. The model's weights take `weight_bytes` of it, and each token in the cache
+takes `bytes_per_token`, K and V of all layers together.
+
+Return the longest context one request can have, in whole tokens. Where nothing fits, return 0.""",
+    hints=(
+        "The weights come first. What is left is for the cache.",
+        "A token that fits only in part does not fit: which division rounds down?",
+        "`//` on a negative number gives a negative number. Which function keeps it from falling below 0?",
+    ),
+    stub=_context_source("return ...  # whole tokens"),
+    solution=_context_source("return max(0, (free_bytes - weight_bytes) // bytes_per_token)"),
+    judge=_check_context,
+    wrong={
+        "forgets the weights": _context_source("return max(0, free_bytes // bytes_per_token)"),
+        "a fraction of a token": _context_source("return max(0, (free_bytes - weight_bytes) / bytes_per_token)"),
+        "rounds up": _context_source("return max(0, -(-(free_bytes - weight_bytes) // bytes_per_token))"),
+        "a negative context": _context_source("return (free_bytes - weight_bytes) // bytes_per_token"),
+        "counts K and V twice": _context_source(
+            "return max(0, (free_bytes - weight_bytes) // (2 * bytes_per_token))"
+        ),
+        "adds the weights": _context_source("return (free_bytes + weight_bytes) // bytes_per_token"),
+    },
+)
+
+EXERCISES = (SHAPES, CONTEXT)
