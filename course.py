@@ -437,6 +437,8 @@ def lab(options, cpu, folder):
     page = f"/lab/tree/{MINE}/{FIRST}" if (ROOT / MINE / FIRST).exists() else "/lab"
     defaults = ["--LabApp.default_url=" + page, "--ServerApp.root_dir=" + str(ROOT)]
     defaults += ["--ServerApp.answer_yes=True"]  # Ctrl-C ends it without a question
+    if os.name != "nt" and os.geteuid() == 0:
+        defaults.append("--allow-root")  # as in a container, where there is nobody else
     hand_over([venv_python(), "-m", "jupyterlab"] + defaults + options)
 
 
