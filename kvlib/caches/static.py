@@ -25,6 +25,21 @@ class StaticKVCache(Cache):
         self._k: Tensor | None = None  # (B, KV, max_seq_len, D)
         self._v: Tensor | None = None
 
+    @classmethod
+    def from_buffers(cls, k: Tensor, v: Tensor, seq_len: int) -> StaticKVCache:
+        """Use buffers (B, KV, max_seq_len, D) made elsewhere, whose first `seq_len` tokens are written.
+
+        The cache writes into them in place. Raises ValueError for buffers that do not fit each other.
+        """
+        cache = cls(k.shape[2] if isinstance(k, Tensor) and k.dim() == 4 else 1)
+        k, v = cache._checked(k, v)
+        if isinstance(seq_len, bool) or not isinstance(seq_len, int):
+            raise ValueError(f"seq_len must be a whole number, not {seq_len!r}")
+        if not 0 <= seq_len <= cache.max_seq_len:
+            raise ValueError(f"buffers of {cache.max_seq_len} tokens cannot hold {seq_len}")
+        cache._k, cache._v, cache._rows, cache._seq_len = k, v, Rows.of(k), seq_len
+        return cache
+
     @torch.no_grad()
     def update(self, k_new: Tensor, v_new: Tensor) -> tuple[Tensor, Tensor]:
         """Append `k_new`, `v_new` (B, KV, t, D); return views of the used rows, (B, KV, T, D).
