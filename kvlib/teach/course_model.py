@@ -1,21 +1,23 @@
-"""The model that the lessons run: SmolLM2 where it is there, else a small random one that says so."""
+"""The model the lessons run: SmolLM2 where it is there, else a small random one that says so."""
 
 import functools
 
 from kvlib.tokenizer import Tokenizer
 
 NOTE_RANDOM = (
-    "This lesson runs on a small model with random weights, so its text is noise; every count, shape and "
-    "comparison holds all the same. To get the real model, SmolLM2-135M-Instruct (98 MB), run "
-    "`python course.py lab` with a network, or `python kvlib/model_file.py --from FOLDER` with its file."
+    "This lesson runs on a small model with random weights, so its text is noise; every count, "
+    "shape and comparison holds all the same. To get the real model, SmolLM2-135M-Instruct "
+    "(98 MB), run `python course.py lab` with a network, or `python kvlib/model_file.py --from "
+    "FOLDER` with a folder that holds its file."
 )
 
 
 @functools.cache
 def course_model():
-    """Return (model, tokenizer, note); the note is "" for the real model, else what it is and how to get it.
+    """Return (model, tokenizer, note).
 
-    Loaded once a process. Raises nothing when the real model is missing or cannot be read: the note says why.
+    The note is "" for the real model; else it says what stands in for it, why, and how to get the
+    real one. Loaded once a process. Nothing is raised where the real model cannot be had.
     """
     from kvlib import model_file
 
@@ -26,7 +28,8 @@ def course_model():
 
         model, tokenizer = load_smollm2()
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        return random_model(), ByteTokenizer(), f"SmolLM2 could not be loaded ({error}). {NOTE_RANDOM}"
+        note = f"SmolLM2 could not be loaded ({error}). {NOTE_RANDOM}"
+        return random_model(), ByteTokenizer(), note
     return model, tokenizer, ""
 
 
@@ -37,8 +40,8 @@ def random_model():
     from kvlib.model import Model, ModelConfig
 
     config = ModelConfig(
-        num_layers=4, num_heads=9, num_kv_heads=3, head_dim=16, hidden_size=144, intermediate_size=384,
-        vocab_size=ByteTokenizer.vocab_size, tie_embeddings=False,
+        num_layers=4, num_heads=9, num_kv_heads=3, head_dim=16, hidden_size=144,
+        intermediate_size=384, vocab_size=ByteTokenizer.vocab_size, tie_embeddings=False,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -62,7 +65,7 @@ class ByteTokenizer(Tokenizer):
         return bytes(int(i) for i in ids if int(i) < 256).decode("utf-8", errors="replace")
 
     def chat(self, messages) -> list[int]:
-        """Return the tokens of a conversation with the assistant's turn open; a string is what a user says."""
+        """Return the tokens of a conversation, ready for the assistant's next words."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]

@@ -13,7 +13,7 @@ def exercise(key: str) -> "ExercisePanel":
 
 
 class ExercisePanel(Panel):
-    """Show one exercise; `.check(candidate)` judges an answer, `.hint()` and `.solution()` print."""
+    """Show one exercise; `.check(answer)` judges, `.hint()` and `.solution()` print."""
 
     def __init__(self, key: str):
         self.exercise = it = find(key)
@@ -21,7 +21,8 @@ class ExercisePanel(Panel):
         self._asked = False
         about = widgets.HTML(f"<p><em>{inline(it.about())}</em></p>{paragraphs(it.task)}")
         self.hint_buttons = [
-            self.button(f"Hint {n}", lambda n=n: self._show_hint(n)) for n in range(1, len(it.hints) + 1)
+            self.button(f"Hint {n}", lambda n=n: self._show_hint(n))
+            for n in range(1, len(it.hints) + 1)
         ]
         for later in self.hint_buttons[1:]:
             later.layout.display = "none"
@@ -58,14 +59,18 @@ class ExercisePanel(Panel):
 
     def plain(self) -> str:
         it = self.exercise
-        closing = f'Hints: exercise("{it.key}").hint(1) to .hint({len(it.hints)}); then .solution().'
+        closing = (
+            f'Hints: exercise("{it.key}").hint(1) to .hint({len(it.hints)}); then .solution().'
+        )
         return "\n".join([f"Exercise: {it.title}", it.about(), "", it.task.strip(), "", closing])
 
     def _show_hint(self, number: int) -> None:
         self.hints_shown = max(self.hints_shown, number)
         for button in self.hint_buttons[: self.hints_shown + 1]:
             button.layout.display = ""
-        shown = [f"Hint {n}: {text}" for n, text in enumerate(self.exercise.hints[: self.hints_shown], 1)]
+        shown = [
+            f"Hint {n}: {text}" for n, text in enumerate(self.exercise.hints[: self.hints_shown], 1)
+        ]
         self.help.value = as_status("\n\n".join(shown))
 
     def _ask_or_show_solution(self) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import ipywidgets as widgets
 
-from kvlib.teach.quantity import parse_number, show_number
 from kvlib.teach.panel import Panel
+from kvlib.teach.quantity import parse_number, show_number
 from kvlib.teach.store import progress_file
 
 CLOSE = 1.25  # a guess within this factor of the truth is called close
-_shown_without_guess: set[str] = set()  # keys whose answer this kernel has shown to someone with no guess
+_shown_without_guess: set[str] = set()  # keys whose answer this kernel showed before any guess
 
 
 def predict(
@@ -19,7 +19,7 @@ def predict(
 ) -> "Guess":
     """Ask for a guess: a number (in `unit`), or one of `choices`.
 
-    The guess is kept in the learner's progress under `key` and survives a re-run of the cell. Raises
+    The guess is kept in the learner's progress under `key` and survives a re-run. Raises
     ValueError for fewer than two choices, equal choices, or choices with a unit.
     """
     if choices is not None:
@@ -36,7 +36,9 @@ class Guess(Panel):
     def __init__(self, key: str, question: str, unit: str | None, choices: tuple[str, ...] | None):
         self.key, self.question, self.unit, self.choices = key, question, unit, choices
         if choices:
-            self.buttons = [self.button(text, lambda text=text: self._keep(text)) for text in choices]
+            self.buttons = [
+                self.button(text, lambda text=text: self._keep(text)) for text in choices
+            ]
             entry = widgets.HBox(self.buttons, layout=widgets.Layout(flex_flow="row wrap"))
         else:
             kept = self.value
@@ -66,11 +68,14 @@ class Guess(Panel):
         entry = progress_file().get("guesses", self.key)
         return bool(entry.get("revealed")) or self.key in _shown_without_guess
 
-    def reveal(self, truth: float | str, *, because: str = "", exact: bool | None = None) -> "Reveal":
+    def reveal(
+        self, truth: float | str, *, because: str = "", exact: bool | None = None
+    ) -> "Reveal":
         """Close the guess and return a panel with the guess beside the truth.
 
-        A float is taken for a measurement: its value stays out of the saved text, which must be the same
-        on every run. `exact` overrides that. Raises ValueError for a truth that is not one of the choices.
+        A float is taken for a measurement: its value stays out of the saved text, which must be
+        the same on every run. `exact` overrides that. Raises ValueError for a truth that is not
+        one of the choices.
         """
         if self.choices and truth not in self.choices:
             raise ValueError(f"The truth must be one of the choices: {', '.join(self.choices)}.")
@@ -87,7 +92,9 @@ class Guess(Panel):
 
     def plain(self) -> str:
         if self.choices:
-            return "\n".join([f"Guess first: {self.question}", *(f"  - {text}" for text in self.choices)])
+            return "\n".join(
+                [f"Guess first: {self.question}", *(f"  - {text}" for text in self.choices)]
+            )
         return f"Guess first: {self.question}" + (f" (in {self.unit})" if self.unit else "")
 
     def _read(self, text: str) -> None:
@@ -123,9 +130,12 @@ class Guess(Panel):
 class Reveal(Panel):
     """The guess beside the truth, in one sentence."""
 
-    def __init__(self, guess: Guess, value: float | str | None, truth: float | str, because: str, exact: bool):
+    def __init__(
+        self, guess: Guess, value: float | str | None, truth: float | str, because: str, exact: bool
+    ):
         self.question, self.because, self.exact = guess.question, because, exact
-        self.sentence = _compare_choice(value, truth) if guess.choices else _compare(value, truth, guess.unit)
+        compared = _compare_choice if guess.choices else _compare
+        self.sentence = compared(value, truth, guess.unit)
         super().__init__(guess.question)
         self.say(f"{self.sentence}\n\n{because}" + _trouble())
 
@@ -140,10 +150,10 @@ def forget_shown() -> None:
     _shown_without_guess.clear()
 
 
-def _compare_choice(guess: str | None, truth: str) -> str:
+def _compare_choice(guess: str | None, truth: str, unit: None) -> str:
     if guess is None:
         return f"No guess this time, which is fine. The answer: {truth}."
-    return f"You chose: {guess}. That is right." if guess == truth else f"You chose: {guess}. The answer: {truth}."
+    return f"You chose: {guess}. " + ("That is right." if guess == truth else f"It is: {truth}.")
 
 
 def _compare(guess: float | None, truth: float, unit: str | None) -> str:
@@ -155,11 +165,12 @@ def _compare(guess: float | None, truth: float, unit: str | None) -> str:
         return f"You guessed {mine}, and that is the truth."
     if guess * truth <= 0 or not math.isfinite(truth):
         return f"You guessed {mine}; the truth is {shown}."
-    ratio = guess / truth
-    side = "high" if abs(guess) > abs(truth) else "low"
-    factor = max(ratio, 1 / ratio)
+    small, large = sorted([abs(guess), abs(truth)])
+    side = "high" if large == abs(guess) else "low"
+    factor = large / small
     if factor <= CLOSE:
-        return f"You guessed {mine} and the truth is {shown}: close, {100 * abs(ratio - 1):.2g} percent too {side}."
+        percent = f"{100 * (large - small) / abs(truth):.2g} percent too {side}"
+        return f"You guessed {mine} and the truth is {shown}: close, {percent}."
     return f"You guessed {mine} and the truth is {shown}: {show_number(factor)} x too {side}."
 
 

@@ -1,4 +1,4 @@
-"""What every teaching panel shares: a frame, a status line, a plain-text twin. The words are the callers'."""
+"""What every teaching panel shares: a frame, a status line and a plain-text twin."""
 
 import html
 import re
@@ -17,12 +17,13 @@ _STYLE = """<style>
 .kvlib-teach code, .kvlib-teach pre { color: var(--jp-content-font-color1, inherit);
   background: var(--jp-layout-color2, rgba(128, 128, 128, 0.15)); padding: 1px 3px; }
 .kvlib-teach pre { padding: 8px; overflow-x: auto; white-space: pre; line-height: 1.35; }
-.kvlib-teach button.jupyter-button { white-space: normal; height: auto; min-height: 30px; width: auto;
-  line-height: 1.4; padding: 4px 12px; text-align: left; overflow: visible;
+.kvlib-teach button.jupyter-button { white-space: normal; width: auto; height: auto;
+  min-height: 30px; line-height: 1.4; padding: 4px 12px; text-align: left; overflow: visible;
   border: 1px solid var(--jp-border-color1, #8a8a8a); }
-.kvlib-teach button.jupyter-button:focus-visible { outline: 2px solid var(--jp-brand-color1, #0072B2);
-  outline-offset: 1px; }
-.kvlib-teach [role=status] { border-left: 3px solid var(--jp-brand-color1, #0072B2); padding-left: 8px; }
+.kvlib-teach button.jupyter-button:focus-visible { outline-offset: 1px;
+  outline: 2px solid var(--jp-brand-color1, #0072B2); }
+.kvlib-teach [role=status] { padding-left: 8px;
+  border-left: 3px solid var(--jp-brand-color1, #0072B2); }
 </style>"""
 
 
@@ -47,19 +48,23 @@ class Panel(widgets.VBox):
         self.status.value = as_status(text)
 
     def guarded(self, handler: Callable) -> Callable:
-        """Wrap an observer so that its exception is shown in the status line and goes no further."""
+        """Wrap an observer: its exception is shown in the status line and goes no further."""
 
         def run(*arguments):
             try:
                 handler(*arguments)
             except Exception as error:
-                self.say(f"This panel failed with {type(error).__name__}: {error}. Run its cell again.")
+                self.say(
+                    f"This panel failed with {type(error).__name__}: {error}. Run its cell again."
+                )
 
         return run
 
     def button(self, text: str, action: Callable[[], None], tooltip: str = "") -> widgets.Button:
         """Make a button that runs `action`, guarded."""
-        made = widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width="auto"))
+        made = widgets.Button(
+            description=text, tooltip=tooltip, layout=widgets.Layout(width="auto")
+        )
         made.on_click(self.guarded(lambda _: action()))
         return made
 

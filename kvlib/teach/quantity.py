@@ -21,8 +21,8 @@ _GROUPED = re.compile(r"\d{1,3}(?:[,_\s]\d{3})+|\d+")
 def parse_number(text: str, unit: str | None = None) -> float:
     """Read a number that a person typed; return it in `unit`.
 
-    Accepts "3", "3 ms", "1e9", "2,001,000", "2^30". A unit of the same kind is converted ("3 s" to ms).
-    Raises ValueError with a sentence that says what to type.
+    Accepts "3", "3 ms", "1e9", "2,001,000", "2^30". A unit of the same kind is converted, as "3 s"
+    to ms. Raises ValueError with a sentence that says what to type.
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
@@ -30,7 +30,9 @@ def parse_number(text: str, unit: str | None = None) -> float:
     digits = match["number"].strip()
     whole = re.split(r"[.eE]", digits.lstrip("+-"), maxsplit=1)[0]
     if whole and not _GROUPED.fullmatch(whole.strip()):
-        raise ValueError(f"{digits!r} can be read in two ways. Write 3.5 with a point, or 3,500 for thousands.")
+        raise ValueError(
+            f"{digits!r} can be read in two ways. Write 3.5 with a point, or 3,500 for thousands."
+        )
     value = float(re.sub(r"[,_\s]", "", digits))
     try:
         value = value ** int(match["power"]) if match["power"] else value
@@ -43,7 +45,7 @@ def parse_number(text: str, unit: str | None = None) -> float:
 
 
 def show_number(value: float, unit: str | None = None) -> str:
-    """Write a number for a sentence: thousands grouped, whole if it is, else three significant digits."""
+    """Write a number for a sentence: thousands grouped, else three significant digits."""
     if not math.isfinite(value):
         text = str(value)
     elif value == int(value) and abs(value) < 1e15:

@@ -28,7 +28,8 @@ class QuizPanel(Panel):
             answer = widgets.HTML()
             buttons = [
                 self.button(
-                    f"{question.letter(i)}. {option.text}", lambda number=number, i=i: self._pick(number, i)
+                    f"{question.letter(i)}. {option.text}",
+                    lambda number=number, i=i: self._pick(number, i),
                 )
                 for i, option in enumerate(question.options)
             ]
@@ -40,7 +41,9 @@ class QuizPanel(Panel):
     def pick(self, number: int, letter: str) -> str:
         """Answer question `number` (from 1) with an option's letter; return the reason as text."""
         if number not in range(1, len(self.questions) + 1):
-            raise ValueError(f"There are {len(self.questions)} questions: pick 1 to {len(self.questions)}.")
+            raise ValueError(
+                f"There are {len(self.questions)} questions: pick 1 to {len(self.questions)}."
+            )
         question = self.questions[number - 1]
         letters = [question.letter(i) for i in range(len(question.options))]
         if letter.upper() not in letters:
@@ -63,7 +66,11 @@ class QuizPanel(Panel):
         kept = progress_file()
         before = kept.get("quizzes", question.key)
         kept.put(
-            "quizzes", question.key, picked=index, right=right, first_right=before.get("first_right", right)
+            "quizzes",
+            question.key,
+            picked=index,
+            right=right,
+            first_right=before.get("first_right", right),
         )
         if kept.trouble:
             self.say(kept.trouble)

@@ -1,7 +1,8 @@
 """The learner's progress, kept in one JSON file that several notebooks may write at once.
 
-Standard library only. It does not know what the entries mean: a section and a key name one entry, a dict.
-Nothing here raises over the file: what cannot be kept on disk is kept in memory, and `trouble` says so.
+Standard library only. It does not know what the entries mean: a section and a key name one entry,
+a dict. Nothing here raises over the file: what cannot be kept on disk is kept in memory, and
+`trouble` says so.
 """
 
 import copy
@@ -37,7 +38,7 @@ class ProgressFile:
         self._unsaved: dict[str, dict[str, dict]] = {section: {} for section in SECTIONS}
 
     def entries(self, section: str) -> dict[str, dict]:
-        """Return every entry of a section, by key: the file's, with what is still unsaved on top."""
+        """Return every entry of a section, by key: the file's, with what is unsaved on top."""
         return self._merged(self._load())[section]
 
     def get(self, section: str, key: str) -> dict:
@@ -104,7 +105,8 @@ class ProgressFile:
         else:
             reason = f"cannot be used ({error.strerror or type(error).__name__})"
         self.trouble = (
-            f"The progress file {self.path} {reason}; progress is kept in memory until the kernel stops."
+            f"The progress file {self.path} {reason}; "
+            "progress is kept in memory until the kernel stops."
         )
 
 
@@ -164,7 +166,10 @@ def _lock(path: Path):
         try:
             os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
             held = True
-        except (FileExistsError, PermissionError):  # Windows says PermissionError while it is deleted
+        except (
+            FileExistsError,
+            PermissionError,
+        ):  # Windows says PermissionError while it is deleted
             if time.monotonic() > deadline:
                 break
             _remove_stale(lock)

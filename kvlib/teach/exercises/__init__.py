@@ -17,8 +17,8 @@ from kvlib.teach.exercises.contract import (
 )
 
 __all__ = [
-    "CORRECT", "NOT_ATTEMPTED", "NOT_YET", "Exercise", "NotAttempted", "Verdict", "all_exercises", "correct",
-    "define", "find", "lessons", "not_yet", "of_lesson", "solution_source",
+    "CORRECT", "NOT_ATTEMPTED", "NOT_YET", "Exercise", "NotAttempted", "Verdict", "all_exercises",
+    "correct", "define", "find", "lessons", "not_yet", "of_lesson", "solution_source",
 ]  # fmt: skip
 
 

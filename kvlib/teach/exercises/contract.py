@@ -42,10 +42,10 @@ def not_yet(message: str) -> Verdict:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise. `name` is what the learner's cell defines; `judge` gets it and returns a Verdict.
+    """One exercise; `name` is what the learner's cell defines, and `judge` judges it.
 
-    `judge` may raise whatever the learner's code raises. `stub`, `solution` and each source in `wrong`
-    define `name`; each mistake in `wrong` has its own message.
+    `judge` may raise whatever the learner's code raises. `stub`, `solution` and each source in
+    `wrong` define `name`; each mistake in `wrong` has its own message.
     """
 
     key: str
@@ -64,7 +64,9 @@ class Exercise:
 
     def __post_init__(self):
         if len(self.hints) != 3:
-            raise ValueError(f"Exercise {self.key} needs exactly three hints, it has {len(self.hints)}.")
+            raise ValueError(
+                f"Exercise {self.key} needs exactly three hints, it has {len(self.hints)}."
+            )
         if not self.key.startswith(f"{self.lesson:02d}-"):
             raise ValueError(f"The key {self.key} must begin with its lesson, {self.lesson:02d}-.")
 

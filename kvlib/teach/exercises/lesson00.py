@@ -8,7 +8,12 @@ SHAPE_CASES = ((2, 15, 5, 8, 11), (1, 9, 3, 64, 100), (4, 6, 6, 16, 32), (3, 8, 
 
 def decode_shapes(B: int, H: int, KV: int, D: int, T: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of one decode step by name; T counts the new token."""
-    return {"q": (B, H, 1, D), "k_all": (B, KV, T, D), "scores": (B, H, 1, T), "output": (B, H, 1, D)}
+    return {
+        "q": (B, H, 1, D),
+        "k_all": (B, KV, T, D),
+        "scores": (B, H, 1, T),
+        "output": (B, H, 1, D),
+    }
 
 
 def _shape_mistakes(name: str, B: int, H: int, KV: int, D: int, T: int) -> list[tuple[tuple, str]]:
@@ -17,12 +22,18 @@ def _shape_mistakes(name: str, B: int, H: int, KV: int, D: int, T: int) -> list[
     mistakes = {
         "q": [
             ((B, H, T, D), "in decode only the newest token asks a question, so q has one row"),
-            ((B, KV, 1, D), "sharing keys and values does not change the queries: there are H of them"),
+            (
+                (B, KV, 1, D),
+                "sharing keys and values does not change the queries: there are H of them",
+            ),
             ((B, 1, H, D), "the layout is (batch, heads, rows, D): heads come before rows"),
             ((B, H, D), "keep the row axis, even when it is 1"),
         ],
         "k_all": [
-            ((B, H, T, D), "the cache has one head per KV head, not per query head: that is what GQA saves"),
+            (
+                (B, H, T, D),
+                "the cache has one head per KV head, not per query head: that is what GQA saves",
+            ),
             ((B, KV, 1, D), "that is the new key alone; `k_all` is every key so far"),
             ((B, KV, T + 1, D), off_by_one),
             ((B, KV, T - 1, D), f"the new token attends to itself too: {off_by_one}"),
@@ -61,7 +72,9 @@ def _check_shapes(candidate) -> Verdict:
             try:
                 shape = tuple(int(size) for size in given[name])
             except (TypeError, ValueError):
-                return not_yet(f"`{name}` must be a tuple of whole numbers, it is {show(given[name])}")
+                return not_yet(
+                    f"`{name}` must be a tuple of whole numbers, it is {show(given[name])}"
+                )
             if shape == wanted:
                 continue
             if shape == wanted[1:]:
@@ -69,12 +82,21 @@ def _check_shapes(candidate) -> Verdict:
             for wrong, meaning in _shape_mistakes(name, *case):
                 if shape == wrong:
                     return not_yet(f"`{name}` is {shape} {sizes}: {meaning}")
-            return not_yet(f"`{name}` is {shape} {sizes}; say in words what each axis counts, then count again")
-    return correct("one query row per head, T keys per KV head, one row of scores, one output row per head")
+            return not_yet(
+                f"`{name}` is {shape} {sizes}; say in words what each axis counts, then count again"
+            )
+    return correct(
+        "one query row per head, T keys per KV head, one row of scores, one output row per head"
+    )
 
 
 def _shapes_source(**changed: str) -> str:
-    shapes = {"q": "(B, H, 1, D)", "k_all": "(B, KV, T, D)", "scores": "(B, H, 1, T)", "output": "(B, H, 1, D)"}
+    shapes = {
+        "q": "(B, H, 1, D)",
+        "k_all": "(B, KV, T, D)",
+        "scores": "(B, H, 1, T)",
+        "output": "(B, H, 1, D)",
+    }
     lines = [f'        "{name}": {shape},' for name, shape in (shapes | changed).items()]
     return "\n".join(["def decode_shapes(B, H, KV, D, T):", "    return {", *lines, "    }", ""])
 
@@ -88,8 +110,9 @@ SHAPES = Exercise(
     importance=3,
     name="decode_shapes",
     task="""
-One decode step, one layer, grouped attention: B sequences, H query heads, KV key/value heads, D numbers per
-head. The cache holds T tokens per sequence once the new token's key and value are appended.
+One decode step, one layer, grouped attention: B sequences, H query heads, KV key/value heads, D
+numbers per head. The cache holds T tokens per sequence once the new token's key and value are
+appended.
 
 Give the shape of each tensor as a tuple, in the layout (batch, heads, rows, columns):
 - `q`: the queries of this step
@@ -98,7 +121,8 @@ Give the shape of each tensor as a tuple, in the layout (batch, heads, rows, col
 - `output`: the scores, after softmax, times the values; heads not yet joined""",
     hints=(
         "How many tokens enter the model in a decode step? That is the number of query rows.",
-        "Two tensors belong to query heads alone, one to KV heads alone; scores have a row per query and a "
+        "Two tensors belong to query heads alone, one to KV heads alone; scores have a row per "
+        "query and a "
         "column per key.",
         "(1, d) @ (d, T) -> (1, T), for each of the H query heads. And (1, T) @ (T, d) -> (1, d).",
     ),
@@ -139,7 +163,11 @@ def _check_context(candidate) -> Verdict:
         wanted = longest_context(free, weights, per_token)
         case = f"for {about}, it gives {show(given)}"
         exact = (free - weights) / per_token
-        if isinstance(given, bool) or not hasattr(given, "__index__") and not isinstance(given, float):
+        if (
+            isinstance(given, bool)
+            or not hasattr(given, "__index__")
+            and not isinstance(given, float)
+        ):
             return not_yet(f"return a whole number of tokens; {case}")
         if given == wanted and not isinstance(given, float):
             continue
@@ -148,16 +176,24 @@ def _check_context(candidate) -> Verdict:
         if given == (free + weights) // per_token or given == (free + weights) / per_token:
             return not_yet(f"the weights take room away, they do not add it; {case}")
         if weights > free and given < 0:
-            return not_yet(f"where the weights alone do not fit, the answer is 0, not a negative number; {case}")
+            return not_yet(
+                "where the weights alone do not fit, the answer is 0, not a negative number; "
+                f"{case}"
+            )
         if given == (free - weights) // (2 * per_token):
             return not_yet(f"`bytes_per_token` counts K and V already, do not double it; {case}")
         if isinstance(given, float):
-            return not_yet(f"part of a token cannot be stored: return whole tokens, as an int; {case}")
+            return not_yet(
+                f"part of a token cannot be stored: return whole tokens, as an int; {case}"
+            )
         if given > exact:
             return not_yet(f"round down: a token that fits only in part does not fit; {case}")
         if given == wanted - 1:
             return not_yet(f"one more token fits; {case}")
-        return not_yet(f"{case}; what is free after the weights, and how often do the bytes of a token go into it?")
+        return not_yet(
+            f"{case}; what is free after the weights, and how often do the bytes of a token go "
+            "into it?"
+        )
     return correct("whole tokens, beside the weights, and 0 where the weights alone do not fit")
 
 
@@ -175,27 +211,36 @@ CONTEXT = Exercise(
     importance=2,
     name="longest_context",
     task="""
-A device has `free_bytes` of memory. The model's weights take `weight_bytes` of it, and each token in the cache
-takes `bytes_per_token`, K and V of all layers together.
+A device has `free_bytes` of memory. The model's weights take `weight_bytes` of it, and each
+token in the cache takes `bytes_per_token`, K and V of all layers together.
 
 Return the longest context one request can have, in whole tokens. Where nothing fits, return 0.""",
     hints=(
         "The weights come first. What is left is for the cache.",
         "A token that fits only in part does not fit: which division rounds down?",
-        "`//` on a negative number gives a negative number. Which function keeps it from falling below 0?",
+        "`//` on a negative number gives a negative number. Which function keeps it from "
+        "falling below 0?",
     ),
     stub=_context_source("return ...  # whole tokens"),
     solution=_context_source("return max(0, (free_bytes - weight_bytes) // bytes_per_token)"),
     judge=_check_context,
     wrong={
         "forgets the weights": _context_source("return max(0, free_bytes // bytes_per_token)"),
-        "a fraction of a token": _context_source("return max(0, (free_bytes - weight_bytes) / bytes_per_token)"),
-        "rounds up": _context_source("return max(0, -(-(free_bytes - weight_bytes) // bytes_per_token))"),
-        "a negative context": _context_source("return (free_bytes - weight_bytes) // bytes_per_token"),
+        "a fraction of a token": _context_source(
+            "return max(0, (free_bytes - weight_bytes) / bytes_per_token)"
+        ),
+        "rounds up": _context_source(
+            "return max(0, -(-(free_bytes - weight_bytes) // bytes_per_token))"
+        ),
+        "a negative context": _context_source(
+            "return (free_bytes - weight_bytes) // bytes_per_token"
+        ),
         "counts K and V twice": _context_source(
             "return max(0, (free_bytes - weight_bytes) // (2 * bytes_per_token))"
         ),
-        "adds the weights": _context_source("return (free_bytes + weight_bytes) // bytes_per_token"),
+        "adds the weights": _context_source(
+            "return (free_bytes + weight_bytes) // bytes_per_token"
+        ),
     },
 )
 

@@ -1,6 +1,7 @@
-"""The exercises of lesson 01: counting projections, an edited prompt, and a loop that feeds one token."""
+"""The exercises of lesson 01: counting projections, an edited prompt, a loop with a cache."""
 
-from kvlib.teach.exercises.contract import Exercise, NotAttempted, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.feeding import LOOP
 
 
 def projection_counts(T: int) -> tuple[int, int, int]:
@@ -12,11 +13,18 @@ def _check_counts(candidate) -> Verdict:
     for T in (7, 1, 2, 37, 2000, 0):
         given = candidate(T)
         if not isinstance(given, tuple | list) or len(given) != 3:
-            return not_yet(f"return three numbers, (without, with_cache, redundant); for T={T} it gives {show(given)}")
-        for name, number, wanted in zip(("without", "with_cache", "redundant"), given, projection_counts(T), strict=True):
+            return not_yet(
+                f"return three numbers, (without, with_cache, redundant); for T={T} it gives "
+                f"{show(given)}"
+            )
+        for name, number, wanted in zip(
+            ("without", "with_cache", "redundant"), given, projection_counts(T), strict=True
+        ):
             if number == wanted and not isinstance(number, float | bool):
                 continue
-            return not_yet(f"{_count_mistake(name, number, T)}; for T={T} `{name}` is {show(number)}")
+            return not_yet(
+                f"{_count_mistake(name, number, T)}; for T={T} `{name}` is {show(number)}"
+            )
     return correct("T(T+1)/2 without a cache, T with one, and T(T-1)/2 of them redundant")
 
 
@@ -27,10 +35,19 @@ def _count_mistake(name: str, number, T: int) -> str:
         return "counts are whole numbers: divide with `//`, as one factor of two neighbours is even"
     mistakes = {
         "without": [
-            (T * T, "T x T counts every step as if it had the full length; step t has only t positions"),
-            (T * (T - 1) // 2, "one position per step is missing: step t projects the new position too"),
+            (
+                T * T,
+                "T x T counts every step as if it had the full length; step t has only t positions",
+            ),
+            (
+                T * (T - 1) // 2,
+                "one position per step is missing: step t projects the new position too",
+            ),
             (T * (T + 1), "a K/V projection of a position counts once, K and V together"),
-            (T, "that is the count with a cache: without one, step t projects all t positions again"),
+            (
+                T,
+                "that is the count with a cache: without one, step t projects all t positions",
+            ),
         ],
         "with_cache": [
             (without, "with a cache, only the new position is projected in each step"),
@@ -71,10 +88,11 @@ COUNTS = Exercise(
     importance=3,
     name="counts",
     task="""
-A sequence grows one position at a time, from 1 to T. Without a cache, step t projects all its t positions to
-keys and values. With one, it projects the new position alone.
+A sequence grows one position at a time, from 1 to T. Without a cache, step t projects all its t
+positions to keys and values. With one, it projects the new position alone.
 
-Count the position-level K/V projections over all T steps (K and V of one position in one layer count as one):
+Count the position-level K/V projections over all T steps (K and V of one position in one layer
+count as one):
 - `without` a cache
 - `with_cache`
 - `redundant`: those of `without` that had been made before""",
@@ -127,7 +145,9 @@ def _check_edit(candidate) -> Verdict:
         wanted = first_changed_position(a, b)
         case = f"for {about}, {a} -> {b}, it gives {show(given)}"
         if given is None:
-            return not_yet(f"it returns nothing where no token differs: the common part ends there; {case}")
+            return not_yet(
+                f"it returns nothing where no token differs: the common part ends there; {case}"
+            )
         if isinstance(given, bool) or not hasattr(given, "__index__"):
             return not_yet(f"return a position, a whole number; {case}")
         if given == wanted:
@@ -135,23 +155,40 @@ def _check_edit(candidate) -> Verdict:
         shared = min(len(a), len(b))
         differing = [i for i in range(shared) if a[i] != b[i]]
         if given == wanted + 1:
-            return not_yet(f"that is one too far: positions count from 0, and the edited one has changed; {case}")
+            return not_yet(
+                "that is one too far: positions count from 0, and the edited one has changed; "
+                f"{case}"
+            )
         if given == wanted - 1:
-            return not_yet(f"that is one too early: the position before the edit is untouched; {case}")
+            return not_yet(
+                f"that is one too early: the position before the edit is untouched; {case}"
+            )
         if given == shared - len(differing):
-            return not_yet(f"equal tokens after the edit do not help: they saw the edited one, so K differs; {case}")
+            return not_yet(
+                "equal tokens after the edit do not help: they saw the edited one, so K "
+                f"differs; {case}"
+            )
         if differing and given == differing[-1]:
-            return not_yet(f"that is the last difference; the first one already changes all that follow; {case}")
+            return not_yet(
+                "that is the last difference; the first one already changes all that follow; "
+                f"{case}"
+            )
         if not differing and given == max(len(a), len(b)):
-            return not_yet(f"rows exist for the shorter prompt only; nothing is shared past its end; {case}")
+            return not_yet(
+                f"rows exist for the shorter prompt only; nothing is shared past its end; {case}"
+            )
         if not differing and given in (0, -1):
             return not_yet(f"nothing differs in the part they share: all of it can be kept; {case}")
-        return not_yet(f"walk both lists from the start and stop at the first position that differs; {case}")
+        return not_yet(
+            f"walk both lists from the start and stop at the first position that differs; {case}"
+        )
     return correct("the common prefix: every row before it can be kept, none after it")
 
 
 def _edit_source(*lines: str) -> str:
-    return "\n".join(["def first_changed_position(tokens_a, tokens_b):", *(f"    {line}" for line in lines), ""])
+    return "\n".join(
+        ["def first_changed_position(tokens_a, tokens_b):", *(f"    {line}" for line in lines), ""]
+    )
 
 
 EDIT = Exercise(
@@ -163,14 +200,15 @@ EDIT = Exercise(
     importance=3,
     name="first_changed_position",
     task="""
-A cache was filled with the prompt `tokens_a`. The prompt is edited to `tokens_b`. Under a causal mask a position
-depends on the tokens up to itself, and on no later one.
+A cache was filled with the prompt `tokens_a`. The prompt is edited to `tokens_b`. Under a
+causal mask a position depends on the tokens up to itself, and on no later one.
 
-Return the first position, counted from 0, whose K may differ after the edit. It is also the number of rows of the
-cache that can be kept. Where one prompt is the beginning of the other, or both are equal, that is the length of
-the shorter one.""",
+Return the first position, counted from 0, whose K may differ after the edit. It is also the
+number of rows of the cache that can be kept. Where one prompt is the beginning of the other, or
+both are equal, that is the length of the shorter one.""",
     hints=(
-        "Which positions saw the edited token? All from there on, even where their own token is the same.",
+        "Which positions saw the edited token? All from there on, even where their own token "
+        "is the same.",
         "Walk through both lists together and stop at the first pair that differs.",
         "If no pair differs, the loop ends: return the length of the shorter list after it.",
     ),
@@ -194,7 +232,9 @@ the shorter one.""",
             "        return position",
             "return min(len(tokens_a), len(tokens_b))",
         ),
-        "counts equal tokens anywhere": _edit_source("return sum(a == b for a, b in zip(tokens_a, tokens_b))"),
+        "counts equal tokens anywhere": _edit_source(
+            "return sum(a == b for a, b in zip(tokens_a, tokens_b))"
+        ),
         "the last difference": _edit_source(
             "changed = [i for i, (a, b) in enumerate(zip(tokens_a, tokens_b)) if a != b]",
             "return changed[-1] if changed else min(len(tokens_a), len(tokens_b))",
@@ -211,134 +251,6 @@ the shorter one.""",
             "    position += 1",
             "return position",
         ),
-    },
-)
-
-
-PROMPT, NEW_TOKENS = (7, 3, 11, 5, 2), 6
-
-
-class Step:
-    """`step(tokens, cache)`: feed tokens to a small real model, get the greedy next token.
-
-    Weights are random and the same every time. `fed` records what each call was given.
-    """
-
-    def __init__(self):
-        import torch
-
-        from kvlib.model import Model, ModelConfig
-
-        config = ModelConfig(
-            num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, hidden_size=32, intermediate_size=64,
-            vocab_size=61, tie_embeddings=False,
-        )  # fmt: skip
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            self.model = Model(config)
-        self.fed: list[list[int]] = []
-
-    def new_cache(self) -> list:
-        """Return an empty cache: one KVCache per layer."""
-        from kvlib.caches import KVCache
-
-        return self.model.make_caches(KVCache)
-
-    def __call__(self, tokens, cache) -> int:
-        import torch
-
-        if tokens is ...:
-            raise NotAttempted
-        if not isinstance(tokens, list | tuple):
-            raise TypeError(f"step() takes a list of tokens, also for one: it got {show(tokens)}")
-        if not tokens:
-            raise ValueError("step() needs at least one token: the newest has not been fed yet")
-        self.fed.append([int(token) for token in tokens])
-        with torch.no_grad():
-            logits = self.model(torch.tensor([self.fed[-1]]), cache)
-        return int(logits[0, -1].argmax())
-
-
-def _check_loop(candidate) -> Verdict:
-    step = Step()
-    tokens = list(PROMPT)
-    for _ in range(NEW_TOKENS):  # the truth: recompute everything in each step
-        tokens.append(step(tokens, None))
-    wanted = tokens[len(PROMPT) :]
-    step.fed = []
-    cache = step.new_cache()
-    given = candidate(step, cache, list(PROMPT), NEW_TOKENS)
-    if not step.fed:
-        return not_yet("`step` was never called")
-    first, *later = step.fed
-    sizes = f"the calls fed {', '.join(str(len(fed)) for fed in step.fed)} tokens"
-    if first != list(PROMPT):
-        return not_yet(f"the first call must feed the whole prompt, once: it is the prefill; {sizes}")
-    for number, fed in enumerate(later):
-        newest = wanted[number : number + 1]
-        if not newest:
-            return not_yet(f"{NEW_TOKENS} new tokens take {NEW_TOKENS} calls; {sizes}")
-        if len(fed) == 1 and fed == newest:
-            continue
-        if len(fed) == len(PROMPT) + number + 1:
-            return not_yet(f"that feeds everything again: the cache holds the earlier tokens already; {sizes}")
-        if fed == list(PROMPT):
-            return not_yet(f"that feeds the prompt again: the cache holds it, and the new token is missing; {sizes}")
-        if len(fed) > 1 and fed[-1:] == newest:
-            return not_yet(f"only the newest token is not in the cache yet; the others come twice; {sizes}")
-        if len(fed) == 1:
-            return not_yet(f"one token, but not the newest: call {number + 2} fed {fed[0]}, not the {newest[0]} that call {number + 1} returned")
-        return not_yet(f"each later call needs the one token that the cache has not seen; {sizes}")
-    rows = len(PROMPT) + NEW_TOKENS - 1
-    if cache[0].seq_len != rows:
-        return not_yet(f"the cache holds {cache[0].seq_len} rows; {rows} are needed for {NEW_TOKENS} new tokens")
-    if not isinstance(given, list | tuple) or [int(token) for token in given] != wanted:
-        return not_yet(f"return the {NEW_TOKENS} new tokens, {wanted}; it returns {show(given)}")
-    return correct(f"{sizes}, the text is that of the full recompute, and the cache holds {rows} rows")
-
-
-def _loop_source(feed: str) -> str:
-    return (
-        "def generate_with_cache(step, cache, prompt, max_new_tokens):\n"
-        "    tokens = list(prompt)\n"
-        "    feed = tokens                      # prefill: the whole prompt, once\n"
-        "    for _ in range(max_new_tokens):\n"
-        "        next_token = step(feed, cache)  # appends their K and V, returns the next token\n"
-        "        tokens.append(next_token)\n"
-        f"        feed = {feed}\n"
-        "    return tokens[len(prompt):]\n"
-    )
-
-
-LOOP = Exercise(
-    key="01-feed-one-token",
-    lesson=1,
-    title="Feed only what is new",
-    minutes=7,
-    difficulty=2,
-    importance=3,
-    name="generate_with_cache",
-    task="""
-`step(tokens, cache)` runs a small real model: it appends the K and V of `tokens` to the cache and returns the next
-token. `tokens` is a list.
-
-The loop below feeds the whole prompt first. Fill in the one line that says what every later step must feed. The
-text must be that of a full recompute, and no token may be fed twice.""",
-    hints=(
-        "After a step, which tokens does the cache hold, and which one does it not hold yet?",
-        "The token that `step` just returned has not been through the model.",
-        "`step` takes a list. A list of one token is written with square brackets.",
-    ),
-    stub=_loop_source("..."),
-    solution=_loop_source("[next_token]"),
-    judge=_check_loop,
-    wrong={
-        "feeds everything again": _loop_source("tokens"),
-        "feeds the prompt again": _loop_source("list(prompt)"),
-        "feeds the last two": _loop_source("tokens[-2:]"),
-        "feeds the token before": _loop_source("[tokens[-2]]"),
-        "feeds a number, not a list": _loop_source("next_token"),
-        "feeds nothing": _loop_source("[]"),
     },
 )
 

@@ -1,4 +1,4 @@
-"""The quick questions, by key. `lessonNN.py` holds those of lesson NN in QUESTIONS; no widgets here."""
+"""The quick questions, by key. `lessonNN.py` holds those of lesson NN in QUESTIONS; no widgets."""
 
 import pkgutil
 from dataclasses import dataclass
@@ -41,10 +41,12 @@ def of_lesson(number: int) -> tuple[Question, ...]:
 
 
 def find(key: str | int) -> tuple[Question, ...]:
-    """Return a lesson's questions ("01" or 1), or the one with this key. Raises ValueError otherwise."""
+    """Return a lesson's questions ("01" or 1), or the one with this key; else raise ValueError."""
     text = f"{key:02d}" if isinstance(key, int) else str(key)
     lesson = of_lesson(int(text[:2])) if text[:2].isdecimal() else ()
-    found = lesson if len(text) == 2 else tuple(question for question in lesson if question.key == text)
+    found = (
+        lesson if len(text) == 2 else tuple(question for question in lesson if question.key == text)
+    )
     if not found:
         known = ", ".join(f"{number:02d}" for number in lessons())
         raise ValueError(f"There is no quiz {key!r}. Lessons with questions: {known}.")

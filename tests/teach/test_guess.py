@@ -1,0 +1,168 @@
+"""Guesses: read as people type them, kept, closed by the answer, compared in one sentence."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvlib.teach import predict
+from kvlib.teach.quantity import parse_number, show_number
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("3", None, 3),
+        ("3 ms", "ms", 3),
+        ("3ms", "ms", 3),
+        ("1e9", None, 1e9),
+        ("2,001,000", None, 2_001_000),
+        ("2_001_000", None, 2_001_000),
+        ("2 001 000", None, 2_001_000),
+        ("  .5 ", None, 0.5),
+        ("3.", None, 3),
+        ("3 s", "ms", 3000),
+        ("250 us", "ms", 0.25),
+        ("1.5 GiB", "GB", 1.610612736),
+        ("2^30", "bytes", 2**30),
+        ("2**10 KiB", "MiB", 1),
+        ("-4", None, -4),
+        ("1E3", None, 1000),
+        ("20x", "x", 20),
+        ("7 Tokens", "tokens", 7),
+        ("2,000.5", None, 2000.5),
+    ],
+)
+def test_numbers_are_read_as_people_type_them(text, unit, value):
+    assert parse_number(text, unit) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("", None),
+        ("many", None),
+        ("3,5", None),
+        ("1,00,000", None),
+        ("3 ms", None),
+        ("3 GB", "ms"),
+        ("nan", None),
+        ("inf", None),
+        ("1e999", None),
+        ("9^99999", None),
+        ("3 4x", None),
+        ("--3", None),
+        ("1.2.3", None),
+    ],
+)
+def test_what_is_no_number_gets_a_sentence(text, unit):
+    with pytest.raises(ValueError, match=r"\w+ .*[.]$"):
+        parse_number(text, unit)
+
+
+@settings(deadline=None)
+@given(st.floats(min_value=-1e12, max_value=1e12))
+def test_a_shown_number_is_read_back(value):
+    assert parse_number(show_number(value)) == pytest.approx(value, rel=5e-3)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=20), st.sampled_from([None, "ms", "GB", "x", "tokens"]))
+def test_no_text_makes_anything_but_a_number_or_a_sentence(text, unit):
+    try:
+        assert math.isfinite(parse_number(text, unit))
+    except ValueError as error:
+        assert str(error).endswith(".")
+
+
+def test_a_guess_is_kept_over_a_rerun_and_closed_by_the_answer():
+    guess = predict("t-time", "How long?", unit="ms")
+    assert guess.value is None
+    guess.field.value = "30"
+    assert guess.value == 30
+    assert "Your guess: 30 ms" in guess.status.value
+    again = predict("t-time", "How long?", unit="ms")
+    assert again.value == 30
+    again.field.value = "0.04 s"
+    assert again.value == 40
+    shown = again.reveal(4.0, because="The weights are read once.")
+    assert "You guessed 40 ms and the truth is 4 ms: 10 x too high." in shown.status.value
+    assert "The weights are read once." in shown.status.value
+    again.field.value = "4"
+    assert again.value == 40
+    rerun = predict("t-time", "How long?", unit="ms")
+    assert rerun.field.disabled and rerun.value == 40
+    assert "The answer has been shown" in rerun.status.value
+
+
+def test_a_rerun_does_not_round_the_guess():
+    predict("t-exact", "?").field.value = "1234.567"
+    assert predict("t-exact", "?").value == 1234.567
+    assert predict("t-exact", "?").value == 1234.567
+
+
+def test_no_guess_is_told_kindly_and_comes_too_late_afterwards():
+    guess = predict("t-none", "How many?")
+    assert (
+        guess.reveal(2_001_000).sentence
+        == "No guess this time, which is fine. The truth is 2,001,000."
+    )
+    guess.field.value = "2001000"
+    assert guess.value is None
+    assert predict("t-none", "How many?").field.disabled
+
+
+def test_what_cannot_be_read_is_said_in_the_status_line():
+    guess = predict("t-bad", "How long?", unit="ms")
+    guess.field.value = "3,5"
+    assert guess.value is None
+    assert "two ways" in guess.status.value
+
+
+@pytest.mark.parametrize(
+    ("typed", "truth", "said"),
+    [
+        ("5", 5, "and that is the truth"),
+        ("100", 110, "close, 9.1 percent too low"),
+        ("0", 5, "the truth is 5"),
+        ("-2", 5, "the truth is 5"),
+        ("1", 2_000_000, "2,000,000 x too low"),
+        ("1e-300", 1e300, "too low"),
+        ("3", float("inf"), "the truth is inf"),
+        ("3", 0, "the truth is 0"),
+        ("110", 100, "10 percent too high"),
+    ],
+)
+def test_guess_and_truth_in_one_sentence(typed, truth, said):
+    guess = predict(f"t-{typed}-{truth}", "?")
+    guess.field.value = typed
+    assert said in guess.reveal(truth).sentence
+
+
+def test_choices():
+    guess = predict("t-choice", "Which?", choices=["MHA", "GQA", "MQA"])
+    guess.buttons[1].click()
+    assert guess.value == "GQA"
+    assert predict("t-choice", "Which?", choices=["MHA", "GQA", "MQA"]).value == "GQA"
+    with pytest.raises(ValueError, match="one of the choices"):
+        guess.reveal("other")
+    assert guess.reveal("MQA").sentence == "You chose: GQA. It is: MQA."
+    guess.buttons[2].click()
+    assert guess.value == "GQA"
+    assert guess.reveal("GQA").sentence == "You chose: GQA. That is right."
+    assert all(button.disabled for button in guess.buttons)
+
+
+def test_a_question_that_changed_its_choices_ignores_the_old_guess():
+    predict("t-changed", "Which?", choices=["a", "b"]).buttons[0].click()
+    assert predict("t-changed", "Which?", choices=["b", "c"]).value is None
+    assert predict("t-changed", "How many?").value is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"choices": ["a"]}, {"choices": ["a", "a"]}, {"choices": ["a", "b"], "unit": "ms"}]
+)
+def test_a_question_that_cannot_be_asked_is_refused(wrong):
+    with pytest.raises(ValueError, match="Give predict"):
+        predict("t-wrong", "?", **wrong)

@@ -1,0 +1,66 @@
+"""Every question: one right option, a reason for each, the same text every time."""
+
+import json
+
+import pytest
+
+from kvlib.teach import quiz
+from kvlib.teach.quizzes import find, lessons, of_lesson
+
+QUESTIONS = [question for number in lessons() for question in of_lesson(number)]
+EVERY = pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.key)
+
+
+@EVERY
+def test_every_option_answers_with_its_own_reason(question):
+    assert 2 <= len(question.options) <= 5
+    assert 0 <= question.right < len(question.options)
+    assert len({option.text for option in question.options}) == len(question.options)
+    assert len({option.reason for option in question.options}) == len(question.options)
+    assert question.stem.strip() and all(option.reason.strip() for option in question.options)
+
+
+@EVERY
+def test_picking_shows_the_reason_and_is_kept(question, home):
+    panel = quiz(question.key)
+    for index, option in enumerate(question.options):
+        panel.buttons[0][index].click()
+        opening = "Right." if index == question.right else "Not this one."
+        assert f"{question.letter(index)}. {opening}" in panel.answers[0].value
+        assert 'role="status"' in panel.answers[0].value
+        assert panel.pick(1, question.letter(index).lower()).endswith(option.reason)
+    kept = json.loads((home / "progress.json").read_text())["quizzes"][question.key]
+    assert kept["first_right"] is (question.right == 0)
+
+
+@pytest.mark.parametrize("number", lessons())
+def test_a_lesson_has_three_or_four_questions(number):
+    assert 3 <= len(of_lesson(number)) <= 4
+    assert quiz(number).plain() == quiz(f"{number:02d}").plain() == repr(quiz(number))
+    assert all(question.key.startswith(f"{number:02d}-") for question in of_lesson(number))
+
+
+def test_keys_are_unique():
+    assert len({question.key for question in QUESTIONS}) == len(QUESTIONS)
+
+
+def test_the_text_does_not_give_the_answers_away():
+    panel = quiz("00")
+    before = panel.plain()
+    panel.pick(1, "b")
+    assert panel.plain() == before
+    for question in panel.questions:
+        assert all(option.reason not in before for option in question.options)
+
+
+@pytest.mark.parametrize("key", ["99", 99, "00-nothing", "x"])
+def test_an_unknown_quiz_names_the_known(key):
+    with pytest.raises(ValueError, match="Lessons with questions: 00, 01"):
+        find(key)
+
+
+def test_a_wrong_pick_is_refused_with_a_sentence():
+    with pytest.raises(ValueError, match="There are 4 questions"):
+        quiz(0).pick(5, "a")
+    with pytest.raises(ValueError, match="has the options A, B, C"):
+        quiz(0).pick(1, "z")
