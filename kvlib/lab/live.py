@@ -1,0 +1,230 @@
+"""The live lab: one panel that shows what MHA, GQA and MQA keep in memory and how long a step takes."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+from collections.abc import Mapping
+from dataclasses import replace
+
+import ipywidgets as widgets
+
+from kvlib.devices import best_device, device_name, total_memory
+from kvlib.lab import style, words
+from kvlib.lab.controls import Controls, device_key, dtype_options
+from kvlib.lab.curves import CONTEXTS, Overlay, Setting, View, lab_presets, usual_group
+from kvlib.lab.measuring import Measurer
+from kvlib.lab.picture import HEIGHT, WIDTH, LabPicture
+from kvlib.memory import ModelPreset
+
+SWEEP = CONTEXTS[::2]
+
+
+class LiveLab(widgets.VBox):
+    """Show cache and step time for every setting, drawn from arithmetic at once and measured after.
+
+    `preset` is a name in MODELS or a ModelPreset; `device` and `dtype` default to this machine's usual
+    ones. `guess` has a `.value` in ms (or None) about the setting the panel opens with. With
+    `measure=False` steps are not run; the floors still need the device's measured rates.
+    Raises ValueError for a shape without a choice of KV heads, or an unknown name.
+    """
+
+    def __init__(
+        self, preset: str | ModelPreset | None = None, device=None, dtype=None, measure: bool = True,
+        *, kind: str = "GQA", context: int = 8192, batch: int = 1, guess=None,
+    ):  # fmt: skip
+        presets = lab_presets()
+        chosen = _preset(presets, preset)
+        presets = {**presets, chosen.name: chosen}
+        device = device_key(best_device() if device is None else device)
+        offered = dtype_options(device)
+        dtype = offered[0] if dtype is None else str(dtype).removeprefix("torch.")
+        _check("dtype", dtype, offered)
+        _check("kind", kind, style.KINDS)
+        _check("context", context, CONTEXTS)
+        start = Setting(chosen, kind, usual_group(chosen), context, batch, dtype, device)
+        self._opened, self._guess = start, guess
+        self._overlays: dict[str, Overlay] = {}
+        self._task, self._draining = None, False
+        self.picture = LabPicture()
+        self.controls = Controls(presets, start, WIDTH)
+        self.measurer = Measurer(say=self._say, changed=self._refresh, steps=measure)
+        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
+        self.image.add_class("kvlib-figure")
+        self.status = widgets.HTML()
+        super().__init__([self.controls.box, self.image, self.status])
+        self.add_class("kvlib-panel")
+        self.add_class("kvlib-lab")
+        self.controls.sweep.disabled = not measure
+        self.controls.on_change(self._changed)
+        self.controls.sweep.on_click(lambda _: self._guarded(self._sweep_clicked))
+        self.controls.stop.on_click(lambda _: self._guarded(self.stop))
+        self._frame = start.frame
+        self._drawn: tuple = ()
+        self._refresh()
+        self._guarded(self._prepare)
+
+    def _prepare(self) -> None:
+        """Measure the device's rates, in the cell that opens the panel."""
+        self.measurer.rates_of(self.setting)
+        self._show()
+
+    # For a cell ---------------------------------------------------------------------------------
+
+    @property
+    def setting(self) -> Setting:
+        """Return what the controls say now."""
+        return self.controls.setting()
+
+    def sweep(self, contexts=SWEEP, kinds=style.KINDS) -> LiveLab:
+        """Measure these points now, before returning, and return the panel."""
+        self.measurer.sweep(_points(self.setting, contexts, kinds))
+        self._drain()
+        return self
+
+    def stop(self) -> None:
+        """Stop measuring; what was measured stays."""
+        self.measurer.stop()
+        self._refresh()
+
+    def overlay(
+        self, label: str, seconds: Mapping[int, float], color: str = style.FLOOR,
+        recorded: bool = False,
+    ) -> None:  # fmt: skip
+        """Draw one more curve, context -> seconds, over the measured ones; the same label replaces it.
+
+        Three at most are drawn. A recorded curve gets crosses: put the device it came from in the label.
+        """
+        self._overlays[label] = Overlay(label, dict(seconds), color, recorded)
+        self._refresh()
+
+    def summary(self) -> str:
+        """Return the panel in words, without anything measured: the same on every machine."""
+        preset, size = self._opened.preset, 2
+        tokens = ", ".join(
+            f"{kind} {preset.with_kv_heads(self._opened.kv_heads(kind)).bytes_per_token(size):,}"
+            for kind in style.KINDS
+        )
+        return (
+            f"Live lab: {preset.name}, {preset.num_heads} query heads. Bytes of cache for each token "
+            f"at 16 bits: {tokens}. Run this cell to use the controls and to measure."
+        )
+
+    def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
+        bundle = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
+        data, *metadata = bundle if isinstance(bundle, tuple) else (bundle,)
+        data = {**(data or {}), "text/plain": self.summary()}
+        data["image/png"] = style.saved_png(self.picture.image())
+        self._guarded(self._wish)  # the first point is measured once the panel is on the screen
+        return (data, *metadata) if metadata else data
+
+    # Events -------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self._guarded(self._follow)
+
+    def _follow(self) -> None:
+        """Draw the new setting's arithmetic, then ask for its measurement."""
+        setting = self.setting
+        if setting.frame != self._frame:
+            self.measurer.stop()
+            self._frame = setting.frame
+        self._refresh()
+        self._wish()
+
+    def _wish(self) -> None:
+        if self.measurer.want(self.setting):
+            self._start()
+
+    def _sweep_clicked(self) -> None:
+        self.measurer.sweep(_points(self.setting, SWEEP, style.KINDS))
+        self._refresh()
+        self._start()
+
+    def _start(self) -> None:
+        """Let the jobs run between events; without an event loop, now."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._drain()
+            return
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            for pause in self.measurer.jobs():
+                await asyncio.sleep(pause)
+        except Exception as error:
+            self._failed(error)
+
+    def _drain(self) -> None:
+        if self._draining:  # a change made by a callback: the jobs that are running see it
+            return
+        self._draining = True
+        try:
+            for _ in self.measurer.jobs():
+                pass
+        finally:
+            self._draining = False
+
+    # Showing ------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        """Return what the picture shows now."""
+        setting = self.setting
+        value = None if self._guess is None else self._guess.value
+        guess = None if value is None or not value > 0 else (self._opened, value / 1e3)
+        return View(
+            setting, device_name(setting.device), total_memory(setting.device),
+            self.measurer.rates.get((setting.device, setting.dtype)), self.measurer.points, guess,
+            self.measurer.refusal(setting), tuple(self._overlays.values()),
+        )  # fmt: skip
+
+    def _refresh(self) -> None:
+        """Redraw picture, sentence and progress."""
+        self._guarded(self._show)
+
+    def _show(self) -> None:
+        view = self.view()
+        drawn = (view, len(view.measured))  # points are only ever added
+        if drawn != self._drawn:
+            self._drawn = ()
+            self.picture.update(view)
+            self.image.value = self.picture.png()
+            self._drawn = drawn
+        self._write(words.sentence(view))
+        self.controls.show_progress(self.measurer.done, self.measurer.total)
+
+    def _say(self, text: str) -> None:
+        self._write(f"{words.sentence(self.view())} {text}")
+
+    def _write(self, text: str) -> None:
+        self.status.value = f'<p role="status" aria-live="polite">{html.escape(text)}</p>'
+
+    def _failed(self, error: Exception) -> None:
+        self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")
+
+    def _guarded(self, action) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._failed(error)
+
+
+def _points(setting: Setting, contexts, kinds) -> list[Setting]:
+    return [replace(setting, kind=kind, context=c) for c in contexts for kind in kinds]
+
+
+def _preset(presets: Mapping[str, ModelPreset], preset) -> ModelPreset:
+    if isinstance(preset, ModelPreset):
+        usual_group(preset)
+        return preset
+    name = "SmolLM2 135M" if preset is None else preset
+    _check("preset", name, presets)
+    return presets[name]
+
+
+def _check(what: str, value, known) -> None:
+    if value not in known:
+        raise ValueError(f"{what} {value!r} is not one of: {', '.join(map(str, known))}.")

@@ -1,0 +1,246 @@
+"""The live lab's picture: memory on the left, the time of one decode step on the right.
+
+One figure with an Agg canvas, its artists made once. What changes only with the axes' limits is
+drawn once and kept as pixels; an update restores those and draws the rest over them.
+"""
+
+from __future__ import annotations
+
+from kvlib.lab import style, words
+from kvlib.lab.curves import CONTEXTS, View
+from kvlib.lab.layout import spread
+from kvlib.lab.panes import Bar, Pane
+
+WIDTH, HEIGHT = 1032, 440
+GAP = "#DDDBD3"  # the part of a measured step that its floor does not explain
+
+
+class LabPicture:
+    """Hold the figure; `update(view)` redraws it, `png()` returns what it shows."""
+
+    def __init__(self):
+        self.figure = style.new_figure(WIDTH, HEIGHT)
+        with style.matplotlib.rc_context(style.RC):
+            self.memory = Pane(self.figure, left=76, bottom=118, width=312, height=262)
+            self.time = Pane(self.figure, left=602, bottom=118, width=322, height=262)
+            self.memory.axes.set_ylabel("KV cache", labelpad=2)
+            self.time.axes.set_ylabel("one decode step", labelpad=2)
+            self.memory_bar = Bar(self.memory, left=76, bottom=22, width=436, height=17)
+            self.time_bar = Bar(self.time, left=602, bottom=22, width=416, height=17)
+            self._add_lines()
+        self._background = None
+
+    def _add_lines(self) -> None:
+        self.limit = self.memory._line(color=style.MEMORY, linewidth=1.4)
+        self.chosen = self.memory._line(linestyle="", markersize=10, zorder=5)
+        self.points = {
+            kind: self.time._line(color=style.COLORS[kind], marker=style.MARKERS[kind], zorder=3)
+            for kind in style.KINDS
+        }
+        for curve in self.time.curves.values():
+            curve.set_linestyle(style.FLOOR_LINE)
+        self.range = self.time._line(color=style.MUTED, linewidth=5, alpha=0.45, zorder=2.8)
+        self.guess = self.time._line(
+            color=style.GUESS, marker="D", markersize=8, fillstyle="none", markeredgewidth=2, zorder=6
+        )
+        box = {"facecolor": style.CARD, "edgecolor": "none", "pad": 0.5}
+        self.guess_label = self.time.text(0, 0, color=style.GUESS, bbox=box, zorder=8)
+        self.truth_label = self.time.text(0, 0, bbox=dict(box), zorder=8)
+        self.overlays = [self.time._line(markersize=5, linewidth=1.2, zorder=4) for _ in range(3)]
+
+    def update(self, view: View) -> None:
+        """Show the view: move every artist, then draw."""
+        moved = self._update_memory(view)
+        moved = self._update_time(view) or moved
+        canvas = self.figure.canvas
+        if moved or self._background is None:
+            canvas.draw()
+            self._background = canvas.copy_from_bbox(self.figure.bbox)
+        canvas.restore_region(self._background)
+        renderer = canvas.get_renderer()
+        for pane in (self.memory, self.time):
+            for artist in sorted(pane.moving, key=lambda artist: artist.get_zorder()):
+                artist.draw(renderer)
+
+    def image(self):
+        """Return the pixels as an RGB image."""
+        return style.image_of(self.figure)
+
+    def png(self) -> bytes:
+        """Return the picture as PNG bytes, quickly made."""
+        return style.png(self.image())
+
+    def labels(self) -> list:
+        """Return every text now shown, tick labels and axis labels too."""
+        texts = [*self.memory.moving, *self.time.moving]
+        for pane in (self.memory, self.time):
+            texts += [*pane.axes.get_xticklabels(), *pane.axes.get_yticklabels()]
+            texts += [pane.axes.xaxis.label, pane.axes.yaxis.label]
+        return [text for text in texts if hasattr(text, "get_text") and text.get_text()]
+
+    # Left ---------------------------------------------------------------------------------------
+
+    def _update_memory(self, view: View) -> bool:
+        pane, setting, kind = self.memory, view.setting, view.setting.kind
+        weights, cache = setting.weight_bytes(), setting.cache_bytes()
+        curves = {k: view.cache_curve(k) for k in style.KINDS}
+        heaviest = max(setting.weight_bytes(k) for k in style.KINDS)
+        lightest = min(setting.weight_bytes(k) for k in style.KINDS)
+        moved = pane.set_limits(
+            min(curves["MQA"][0], lightest),
+            max(curves["MHA"][-1], heaviest, view.memory),
+            style.format_bytes,
+        )
+        for k, line in pane.curves.items():
+            line.set_data(CONTEXTS, curves[k])
+            line.set(linewidth=3.4 if k == kind else 1.3, zorder=4 if k == kind else 2)
+        ends = pane.axes.get_xlim()
+        pane.level.set_data(ends, [weights, weights])
+        self.limit.set_data(ends, [view.memory, view.memory])
+        self.chosen.set_data([setting.context], [cache])
+        self.chosen.set(marker=style.MARKERS[kind], color=style.COLORS[kind])
+        pane.mark_context(setting.context)
+        pane.title.set_text(words.memory_title(view))
+        pane.note.set_text(words.shape_line(view))
+        pane.label_right(
+            [
+                (curves[k][-1], _heads(setting, k), style.TEXT_COLORS[k], k == kind)
+                for k in style.KINDS
+            ]
+            + [
+                (weights, f"weights {style.format_bytes(weights)}", style.MUTED, False),
+                (view.memory, f"memory {style.format_bytes(view.memory)}", style.MEMORY, False),
+            ]
+        )
+        share = view.total_bytes / view.memory
+        percent = f"{share:.0%} of" if share < 10 else f"{share:,.0f} ×"
+        self.memory_bar.show(
+            [(weights, style.WEIGHTS), (cache, style.COLORS[kind])],
+            [
+                (f"■ weights {style.format_bytes(weights)}", style.MUTED),
+                (f"■ cache {style.format_bytes(cache)}", style.TEXT_COLORS[kind]),
+                (f"□ {percent} {style.format_bytes(view.memory)}", style.MEMORY),
+            ],
+            (view.memory, style.MEMORY),
+        )
+        return moved
+
+    # Right --------------------------------------------------------------------------------------
+
+    def _update_time(self, view: View) -> bool:
+        pane, setting, kind = self.time, view.setting, view.setting.kind
+        floors = {k: view.floor_curve(k) for k in style.KINDS}
+        measured = {k: view.measured_curve(k) for k in style.KINDS}
+        floor, timing = view.floor, view.timing
+        moved = pane.set_limits(*_time_limits(view, floors, measured), style.format_time)
+        for k in style.KINDS:
+            chosen = k == kind
+            pane.curves[k].set_data(CONTEXTS if floors[k] else [], floors[k])
+            pane.curves[k].set(
+                linewidth=2.4 if chosen else 1.2, zorder=2.5 if chosen else 2,
+                linestyle=style.FLOOR_LINE_HEAVY if chosen else style.FLOOR_LINE,
+            )  # fmt: skip
+            self.points[k].set_data(*measured[k])
+            self.points[k].set(
+                linewidth=2.6 if chosen else 1, markersize=8 if chosen else 5,
+                zorder=4 if chosen else 3,
+            )  # fmt: skip
+        for line, overlay in zip(self.overlays, _padded(view.overlays), strict=True):
+            points = sorted(overlay.seconds.items()) if overlay else []
+            line.set_data([c for c, _ in points], [s for _, s in points])
+            if overlay:
+                line.set(color=overlay.color, marker="x" if overlay.recorded else "P")
+        level = [floor.weights_s] * 2 if floor else []
+        pane.level.set_data(pane.axes.get_xlim() if floor else [], level)
+        self.range.set_data(*(([setting.context] * 2, [timing.low, timing.high]) if timing else ([], [])))
+        pane.mark_context(setting.context)
+        pane.title.set_text(words.time_title(view))
+        pane.note.set_text(words.device_line(view))
+        self._label_time(view, floors, floor)
+        self._mark_guess(view)
+        self._show_parts(view, floor, timing)
+        return moved
+
+    def _label_time(self, view: View, floors, floor) -> None:
+        setting = view.setting
+        if floor is None:
+            self.time.label_right([])
+            return
+        labels = [
+            (floors[k][-1], f"{k} {setting.kv_heads(k)}", style.TEXT_COLORS[k], k == setting.kind)
+            for k in style.KINDS
+        ]
+        labels.append((floor.weights_s, "weights alone", style.MUTED, False))
+        for overlay in view.overlays[: len(self.overlays)]:
+            if overlay.seconds:
+                last = overlay.seconds[max(overlay.seconds)]
+                labels.append((last, words.shortened(overlay.label, 14), overlay.color, False))
+        self.time.label_right(labels)
+
+    def _mark_guess(self, view: View) -> None:
+        """Put the guess at its context, and name guess and truth beside it."""
+        self.guess.set_data([], [])
+        self.guess_label.set_text("")
+        self.truth_label.set_text("")
+        if view.guess_shown is None:
+            return
+        pane, (about, seconds) = self.time, view.guess_shown
+        self.guess.set_data([about.context], [seconds])
+        shown = [(self.guess_label, seconds, "your guess")]
+        truth = view.measured.get(about.point())
+        if truth:
+            shown.append((self.truth_label, truth.seconds, f"{about.kind} measured"))
+            self.truth_label.set_color(style.TEXT_COLORS[about.kind])
+        _, bottom, _, height = pane.box
+        right = about.context < 4096  # the side with room
+        wanted = [pane.pixel_y(seconds) for _, seconds, _ in shown]
+        placed = spread(wanted, GUESS_GAP, bottom + 10, bottom + height - 10)
+        x = pane.pixel_x(about.context) + (12 if right else -12)
+        for (text, seconds, what), y in zip(shown, placed, strict=True):
+            text.set(text=f"{what} {style.format_time(seconds)}", x=x, y=y)
+            text.set_horizontalalignment("left" if right else "right")
+
+    def _show_parts(self, view: View, floor, timing) -> None:
+        kind = view.setting.kind
+        if floor is None:
+            self.time_bar.show([], [])
+            return
+        parts = [(floor.weights_s, style.WEIGHTS), (floor.cache_s, style.COLORS[kind])]
+        told = [
+            (f"■ weights {style.format_time(floor.weights_s)}", style.MUTED),
+            (f"■ cache {style.format_time(floor.cache_s)}", style.TEXT_COLORS[kind]),
+        ]
+        reading = floor.weights_s + floor.cache_s
+        if timing:
+            parts.append((max(0.0, timing.seconds - reading), GAP))
+            told.append((f"□ measured {style.format_time(timing.seconds)}", style.INK))
+            frame = (timing.seconds, style.INK)
+        else:
+            words_for = "arithmetic" if floor.bound_by == "arithmetic" else "floor"
+            told.append((f"□ {words_for} {style.format_time(floor.seconds)}", style.FLOOR))
+            frame = (floor.seconds, style.FLOOR)
+        self.time_bar.show(parts, told, frame)
+
+
+GUESS_GAP = 18
+
+
+def _time_limits(view: View, floors, measured) -> tuple[float, float]:
+    """Return the least and the largest time to show, with the next decade's room for measurements."""
+    times = [value for curve in floors.values() for value in curve]
+    times += [value for _, curve in measured.values() for value in curve]
+    times += [value for overlay in view.overlays for value in overlay.seconds.values()]
+    times += [view.guess_shown[1]] if view.guess_shown else []
+    times += [view.floor.weights_s] if view.floor else []
+    if not times:
+        return 1e-3, 1.0
+    return min(times) * 0.8, max(times) * 1.2
+
+
+def _heads(setting, kind: str) -> str:
+    heads = setting.kv_heads(kind)
+    return f"{kind} {heads} KV {'head' if heads == 1 else 'heads'}"
+
+
+def _padded(overlays) -> list:
+    return [*overlays[:3], *[None] * (3 - len(overlays[:3]))]

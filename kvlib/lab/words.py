@@ -1,0 +1,143 @@
+"""The findings of the live lab in words: titles, and the sentence under the picture."""
+
+from __future__ import annotations
+
+import re
+
+from kvlib.lab.curves import CONTEXTS, View
+from kvlib.lab.style import format_bytes, format_ratio, format_time
+
+DEVICE_LENGTH = 27  # characters of a device's name that fit over the right half
+
+
+def memory_title(view: View) -> str:
+    """Return what the left half shows."""
+    setting = view.setting
+    if view.total_bytes > view.memory:
+        return f"{setting.kind} needs {format_bytes(view.total_bytes)}: more than this device has"
+    crossing = view.crossing
+    if crossing is None or crossing > CONTEXTS[-1]:
+        return f"{setting.kind}: the weights outweigh the cache up to 128k tokens"
+    if crossing < CONTEXTS[0]:
+        return f"{setting.kind}: the cache outweighs the weights everywhere here"
+    return f"{setting.kind}: the cache outgrows the weights at {rounded(crossing)} tokens"
+
+
+def time_title(view: View) -> str:
+    """Return what the right half shows."""
+    kind, floor, timing = view.setting.kind, view.floor, view.timing
+    if floor is None:
+        return "How fast does this device read memory? Measuring"
+    if timing is None:
+        return f"{kind}: one step cannot take less than {format_time(floor.seconds)}"
+    ratio = timing.seconds / floor.seconds
+    return f"{kind}: one step takes {format_time(timing.seconds)}, {_times_floor(ratio)}"
+
+
+def shape_line(view: View) -> str:
+    """Return the setting that both halves share, short."""
+    setting = view.setting
+    many = "1 sequence" if setting.batch == 1 else f"{setting.batch} sequences"
+    return f"{setting.preset.name}, {setting.dtype}, {many}"
+
+
+def device_line(view: View) -> str:
+    """Return how to read the right half: the device, and what it was measured to read a second."""
+    if view.rates is None:
+        return shortened(view.device_name, 50)
+    device = re.sub(r" Processor| CPU| @ [\d.]+GHz", "", view.device_name)
+    if len(device) > DEVICE_LENGTH:
+        device = shortened(re.sub(r", \d+ threads?$", "", device), DEVICE_LENGTH)
+    rate = format_bytes(view.rates.bandwidth)
+    return f"● measured on {device}   ╌╌ floor at {rate}/s"
+
+
+def sentence(view: View) -> str:
+    """Return the finding with its numbers: what is selected, its bytes, its time, its floor, why."""
+    setting = view.setting
+    heads = setting.kv_heads()
+    parts = [
+        f"{setting.kind} ({heads} KV {'head' if heads == 1 else 'heads'} for "
+        f"{setting.preset.num_heads} query heads), {shape_line(view)}, {setting.context:,} tokens: "
+        f"the cache is {format_bytes(setting.cache_bytes())} beside "
+        f"{format_bytes(setting.weight_bytes())} of weights."
+    ]
+    floor, timing = view.floor, view.timing
+    if floor is not None:
+        parts.append(_time_part(view, floor, timing))
+    if timing is None and view.refusal:
+        parts.append(view.refusal)
+    guess = view.guess_shown
+    if guess is not None and guess[0].point() == setting.point():
+        parts.append(_guess_part(guess[1], timing))
+    return " ".join(parts)
+
+
+def _time_part(view: View, floor, timing) -> str:
+    bytes_part = (
+        f"{format_time(floor.weights_s)} to read the weights + "
+        f"{format_time(floor.cache_s)} to read the cache"
+    )
+    if floor.bound_by == "arithmetic":
+        bytes_part = f"bound by arithmetic, {format_time(floor.compute_s)}; {bytes_part}"
+    if timing is None:
+        return f"One decode step takes at least {format_time(floor.seconds)} ({bytes_part})."
+    ratio = timing.seconds / floor.seconds
+    return (
+        f"One decode step took {format_time(timing.seconds)} on {view.device_name}, "
+        f"{_times_floor(ratio)} of {format_time(floor.seconds)} ({bytes_part}). "
+        + why_far(view, ratio)
+    )
+
+
+def why_far(view: View, ratio: float) -> str:
+    """Return why the measured step is as far from its floor as it is, in one sentence."""
+    setting, floor = view.setting, view.floor
+    if ratio < 0.95:
+        return (
+            "Below the floor: part of what it reads still lay in the processor's own cache, "
+            "which is faster than memory."
+        )
+    if ratio < 1.5:
+        return "That is close: reading the bytes is nearly all it does."
+    if setting.device.startswith("cuda") and floor.seconds < 2e-3:
+        return (
+            "The bytes are few for this GPU: starting the step's many small kernels takes longer "
+            "than reading them."
+        )
+    if setting.device == "cpu" and setting.dtype != "float32":
+        return f"Many CPUs have no fast {setting.dtype} arithmetic and convert every number first."
+    if floor.cache_s > floor.weights_s:
+        return "Attention over so long a cache does not read as fast as a plain read of memory does."
+    return (
+        "Most of it is the weights: products of one row with a matrix, layer after layer, do not "
+        "read as fast as one long read does."
+    )
+
+
+def _guess_part(guess: float, timing) -> str:
+    if timing is None:
+        return f"Your guess: {format_time(guess)}."
+    ratio = guess / timing.seconds
+    if 0.8 <= ratio <= 1.25:
+        return f"Your guess of {format_time(guess)} is within a quarter of the truth."
+    side = "too high" if ratio > 1 else "too low"
+    return f"Your guess of {format_time(guess)} is {format_ratio(max(ratio, 1 / ratio))} times {side}."
+
+
+def _times_floor(ratio: float) -> str:
+    return "at its floor" if 0.95 <= ratio < 1.05 else f"{format_ratio(ratio)} times its floor"
+
+
+def rounded(count: float) -> str:
+    """Return a count with two digits, grouped: 11,689 as 12,000."""
+    digits = len(str(int(count)))
+    return f"{round(count, 2 - digits):,.0f}" if digits > 2 else f"{count:.0f}"
+
+
+def shortened(text: str, length: int) -> str:
+    """Return the text, its middle left out if it is longer than `length`."""
+    if len(text) <= length:
+        return text
+    head = (length - 1) // 2
+    return f"{text[:head].rstrip()}…{text[-(length - 1 - head):].lstrip()}"
