@@ -112,16 +112,17 @@ def sources_hash(notebook) -> str:
 
 def execute(notebook, folder: Path) -> None:
     """Run every cell in a new kernel that starts in `folder`, with the progress of nobody."""
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        record_timing=False,
+        store_widget_state=False,
+    )
     with tempfile.TemporaryDirectory() as nobody:
-        os.environ.update(KVLIB_MODEL_HOME=str(model_home()), KVLIB_HOME=nobody)
-        NotebookClient(
-            notebook,
-            timeout=CELL_TIMEOUT_S,
-            kernel_name="python3",
-            resources={"metadata": {"path": str(folder)}},
-            record_timing=False,
-            store_widget_state=False,
-        ).execute()
+        homes = {"KVLIB_MODEL_HOME": str(model_home()), "KVLIB_HOME": nobody}
+        client.execute(env={**os.environ, **homes})
 
 
 def tidy(notebook, previous=None) -> None:
@@ -133,12 +134,16 @@ def tidy(notebook, previous=None) -> None:
     old = {}
     if previous is not None and previous.metadata.get("kvlib", {}).get("sources") == stamp:
         old = {i: cell for i, cell in enumerate(previous.cells) if cell.cell_type == "code"}
-    kept = {k: v for k, v in notebook.metadata.items() if k in ("kvlib", "title")}
-    notebook.metadata = nbformat.from_dict(kept)
+    kept = notebook.metadata
+    notebook.metadata = nbformat.from_dict({k: kept[k] for k in ("title",) if k in kept})
     notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python"}
     notebook.metadata.kernelspec["name"] = "python3"
     notebook.metadata.language_info = {"name": "python"}
-    notebook.metadata["kvlib"] = {**kept.get("kvlib", {}), "sources": stamp}
+    own = {k: v for k, v in kept.get("kvlib", {}).items() if k != "sources"}
+    if any(measured(cell) for cell in notebook.cells):
+        own["sources"] = stamp
+    if own:
+        notebook.metadata["kvlib"] = own
     notebook.nbformat_minor = 5
     _name_cells(notebook.cells)
     for index, cell in enumerate(notebook.cells):
