@@ -71,13 +71,15 @@ def attention_with_kv_cache(
     """Append the new keys and values to the cache, then attend to all of it.
 
     Shapes: q (B, H, t, D), `k_new` and `v_new` (B, KV, t, D) -> output (B, H, t, D) and the same
-    cache, which now holds t tokens more. `cache` is anything with `update`. `valid`, bool
-    (B, keys returned), is False at padding. Raises ValueError, before the cache changes, where
-    the queries do not fit the new keys.
+    cache, which now holds t tokens more. `cache` is anything with `update`. `valid`, bool (B, all
+    tokens so far, the new ones included), is False at padding. Raises ValueError, before the cache
+    changes, where the queries or `valid` do not fit the new keys.
     """
     _group_size(q, k_new, v_new)
     if q.shape[2] != k_new.shape[2]:
         raise ValueError(f"{q.shape[2]} queries came with {k_new.shape[2]} keys; one each is needed")
+    if valid is not None:
+        _check_valid(valid, q, getattr(cache, "seq_len", None))
     k, v = cache.update(k_new, v_new)  # first append, then attend: a token sees itself
     num_new, num_keys = q.shape[2], k.shape[2]
     visible = getattr(cache, "visible", None)
@@ -99,6 +101,20 @@ def padded_mask(mask: Tensor | None, valid: Tensor, num_new: int) -> Tensor:
     keys = torch.arange(num_keys, device=valid.device)
     own = keys == keys[num_keys - num_new :, None]  # (t, T), True where a query meets its own key
     return (mask & valid[:, None, :] | own)[:, None]
+
+
+def _check_valid(valid: Tensor, q: Tensor, seq_len: int | None) -> None:
+    """Raise ValueError unless `valid` is bool (B, seq_len + t), for t queries behind seq_len."""
+    if valid.dtype != torch.bool or valid.dim() != 2 or valid.shape[0] != q.shape[0]:
+        raise ValueError(
+            f"valid is {valid.dtype} of shape {tuple(valid.shape)}; it must be bool, one row for "
+            f"each of {q.shape[0]} sequences"
+        )
+    if seq_len is not None and valid.shape[1] != seq_len + q.shape[2]:
+        raise ValueError(
+            f"valid covers {valid.shape[1]} tokens; the cache holds {seq_len} and "
+            f"{q.shape[2]} are new"
+        )
 
 
 def _group_size(q: Tensor, k: Tensor, v: Tensor) -> int:

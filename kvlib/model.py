@@ -196,12 +196,15 @@ class Model(nn.Module):
         try:
             for i, layer in enumerate(self.layers):
                 x = layer(x, turn, caches[i] if caches is not None else None, valid)
+            return self._logits(x[:, -1:] if last_only else x)
         except BaseException:
             for cache in caches or ():
                 if cache.seq_len > start and hasattr(cache, "crop"):
                     cache.crop(start)
             raise
-        x = self.norm(x[:, -1:] if last_only else x)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
         if self.config.tie_embeddings:
             return F.linear(x, self.embedding)  # (B, t, C) @ (C, V)
         return self.head(x)

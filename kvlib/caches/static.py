@@ -58,8 +58,9 @@ class StaticKVCache(Cache):
             self._allocate(k_new)
         self._k[:, :, start:end] = k_new
         self._v[:, :, start:end] = v_new
-        self._seq_len = end
-        return self._k[:, :, :end], self._v[:, :, :end]
+        used = self._k[:, :, :end], self._v[:, :, :end]
+        self._seq_len = end  # last, so that an interrupt counts no rows
+        return used
 
     def reset(self) -> None:
         """Forget every token; the buffer stays where it is."""
