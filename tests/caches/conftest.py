@@ -1,0 +1,4 @@
+import pytest
+
+for name in ("input", "lifetime", "literal", "memory", "parity"):
+    pytest.register_assert_rewrite(f"tests.caches.laws_{name}")

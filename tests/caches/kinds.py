@@ -1,0 +1,79 @@
+"""The cache kinds that the suite holds to the contract: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kvlib import KVCache, Model, StaticKVCache, attention_with_kv_cache
+from kvlib.caches import Cache
+
+
+def held_tensors(thing) -> list[torch.Tensor]:
+    """Find every tensor an object holds, in its attributes, lists, tuples and dicts."""
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    if isinstance(thing, dict):
+        parts = thing.values()
+    elif isinstance(thing, (list, tuple)):
+        parts = thing
+    elif type(thing).__module__.startswith(("kvlib", "tests")):
+        parts = vars(thing).values() if hasattr(thing, "__dict__") else ()
+    else:
+        parts = ()
+    return [tensor for part in parts for tensor in held_tensors(part)]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Name a cache, how to make one, and what it declares about itself.
+
+    - `make(room)` returns an empty cache for at least `room` tokens;
+    - `limited`: it refuses more than `room` tokens; `fixed`: its buffer never moves;
+    - `window`: it returns only the last window - 1 rows in front of the new ones;
+    - `row_bound`: largest error of a row, as a share of the largest entry ever given to it;
+    - `output_bound`: largest error of attention or logits on standard normal rows;
+    - `held`: the tensors that make up one cache, for its bytes and its bits;
+    - `attend` and `model` are what runs on the cache; only mutants change them.
+    """
+
+    name: str
+    make: Callable[[int], Cache]
+    limited: bool = False
+    fixed: bool = False
+    window: int | None = None
+    row_bound: float = 0.0
+    output_bound: float = 0.0
+    held: Callable[[Cache], list[torch.Tensor]] = held_tensors
+    attend: Callable = attention_with_kv_cache
+    model: type[Model] = Model
+
+    def crops(self, seq_len: int) -> list[int]:
+        """List the lengths a cache of `seq_len` tokens can be cropped to."""
+        if self.window is None or seq_len <= self.window:
+            return list(range(seq_len + 1))
+        return [0, seq_len]  # what lies between needs rows the window has let go
+
+    def storage_bytes(self, cache: Cache) -> int:
+        """Count the bytes of every storage the cache holds, each once."""
+        storages = [x.untyped_storage() for x in self.held(cache)]
+        return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+    def state(self, cache: Cache) -> tuple:
+        """Return everything there is to know about a cache, bit for bit."""
+        numbers = cache.seq_len, cache.stored_len, cache.nbytes
+        tensors = self.held(cache)
+        return numbers, [(x.dtype, tuple(x.shape), bits(x)) for x in tensors]
+
+
+def bits(x: torch.Tensor) -> bytes:
+    """Return the bytes of a tensor, so that NaN equals NaN and -0 differs from 0."""
+    return x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+KINDS = (
+    Kind("KVCache", lambda room: KVCache()),
+    Kind("StaticKVCache", StaticKVCache, limited=True, fixed=True),
+)
