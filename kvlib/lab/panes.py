@@ -11,6 +11,7 @@ from matplotlib.transforms import IdentityTransform
 
 from kvlib.lab import style
 from kvlib.lab.curves import CONTEXTS
+from kvlib.lab.label import Label
 from kvlib.lab.layout import decade_ticks, round_down, round_up, spread
 
 GUTTER_GAP = 17  # pixels between the middles of two labels
@@ -48,14 +49,13 @@ class Pane:
         self._gutter: list[tuple] = []
         self._limits: tuple = ()
 
-    def text(self, x: float, y: float, *, size: float = 9.5, color: str = style.INK, **kwargs):
-        """Return an empty text at this pixel, its vertical middle there."""
-        text = self.figure.text(
-            x, y, "", transform=IdentityTransform(), fontsize=size, color=color,
-            va="center_baseline", animated=True, **kwargs,
-        )  # fmt: skip
-        self.moving.append(text)
-        return text
+    def text(self, x: float, y: float, ha: str = "left", **look) -> Label:
+        """Return an empty label at this pixel."""
+        label = Label(ha=ha, **look)
+        label.place(x, y)
+        self.figure.add_artist(label)
+        self.moving.append(label)
+        return label
 
     def _line(self, **kwargs):
         (line,) = self.axes.plot([], [], animated=True, **kwargs)
@@ -103,7 +103,8 @@ class Pane:
         for (text, leader), (_, words, color, bold), own, y in zip(
             self._gutter, labels, heights, placed, strict=False
         ):
-            text.set(text=words, color=color, y=y, fontweight="bold" if bold else "normal")
+            text.set(text=words, color=color, fontweight="bold" if bold else "normal")
+            text.place(edge + 13, y)
             leader.set(data=([edge + 1, edge + 5, edge + 10], [own, own, y]), color=color)
         for text, leader in self._gutter[len(labels) :]:
             text.set_text("")
@@ -127,7 +128,7 @@ class Bar:
         for patch in (*self.parts, self.frame):
             self.axes.add_patch(patch)
         self.words = [
-            pane.text(left + share * width, bottom + height + 11, size=9.5, ha=ha)
+            pane.text(left + share * width, bottom + height + 11, ha=ha)
             for share, ha in ((0, "left"), (0.34, "left"), (1, "right"))
         ]
         pane.moving += [*self.parts, self.frame]

@@ -43,9 +43,10 @@ class LabPicture:
         self.guess = self.time._line(
             color=style.GUESS, marker="D", markersize=8, fillstyle="none", markeredgewidth=2, zorder=6
         )
-        box = {"facecolor": style.CARD, "edgecolor": "none", "pad": 0.5}
-        self.guess_label = self.time.text(0, 0, color=style.GUESS, bbox=box, zorder=8)
-        self.truth_label = self.time.text(0, 0, bbox=dict(box), zorder=8)
+        self.guess_label = self.time.text(0, 0, color=style.GUESS, halo=True)
+        self.truth_label = self.time.text(0, 0, halo=True)
+        for label in (self.guess_label, self.truth_label):
+            label.set_zorder(8)
         self.overlays = [self.time._line(markersize=5, linewidth=1.2, zorder=4) for _ in range(3)]
 
     def update(self, view: View) -> None:
@@ -197,8 +198,8 @@ class LabPicture:
         placed = spread(wanted, GUESS_GAP, bottom + 10, bottom + height - 10)
         x = pane.pixel_x(about.context) + (12 if right else -12)
         for (text, seconds, what), y in zip(shown, placed, strict=True):
-            text.set(text=f"{what} {style.format_time(seconds)}", x=x, y=y)
-            text.set_horizontalalignment("left" if right else "right")
+            text.set_text(f"{what} {style.format_time(seconds)}")
+            text.place(x, y, "left" if right else "right")
 
     def _show_parts(self, view: View, floor, timing) -> None:
         kind = view.setting.kind
