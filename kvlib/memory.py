@@ -120,12 +120,17 @@ class ModelPreset:
 
         `num_kv_heads` asks for the same shape with another head count (ValueError for a latent cache).
         """
+        held = self._tokens_held(seq_len, batch_size)
+        return _bytes(held * self._numbers_per_token(num_kv_heads), bytes_per_element)
+
+    def _tokens_held(self, seq_len: int, batch_size: int) -> int:
+        """Count tokens over all layers and sequences; a windowed layer holds no more than its window."""
         seq_len = _whole("seq_len", seq_len, 0)
         batch_size = _whole("batch_size", batch_size, 1)
         held = (self.num_layers - self.windowed_layers) * seq_len
         if self.window is not None:
             held += self.windowed_layers * min(seq_len, self.window)
-        return _bytes(held * batch_size * self._numbers_per_token(num_kv_heads), bytes_per_element)
+        return held * batch_size
 
     def _numbers_per_token(self, num_kv_heads: int | None) -> int:
         """Count the numbers one layer keeps of one token."""
@@ -170,6 +175,19 @@ class ModelPreset:
         looked_up += self.learned_positions * self.hidden_size
         return _bytes(self.num_active_params - looked_up, bytes_per_element)
 
+    def step_flops(self, seq_len, batch_size=1) -> int:
+        """Return the floating point operations of one decode step; a multiply-add is 2.
+
+        Every weight a token uses, once for each sequence, and for each query head q k^T and p v over the
+        tokens its layer holds (absorbed projections for a latent cache). Norms and softmax are left out.
+        """
+        weights = self.step_weight_bytes(1) - self._norms
+        if self.latent_dim is None:
+            per_token = 2 * self.num_heads * self.head_dim
+        else:
+            per_token = self.num_heads * (2 * self.latent_dim - self.rope_dim)
+        return 2 * (batch_size * weights + self._tokens_held(seq_len, batch_size) * per_token)
+
     def _params(self, every_expert: bool) -> int:
         hidden, queries = self.hidden_size, self.num_heads * self.head_dim
         if self.latent_dim is None:
@@ -188,9 +206,12 @@ class ModelPreset:
             sparse = matrices * hidden * experts.intermediate_size * used + hidden * experts.count
             mlps = experts.dense_layers * dense
             mlps += (self.num_layers - experts.dense_layers) * sparse
-        norms = (2 * self.num_layers + 1) * hidden
         tables = (1 if self.tie_embeddings else 2) * self.vocab_size + self.learned_positions
-        return self.num_layers * attention + mlps + norms + tables * hidden
+        return self.num_layers * attention + mlps + self._norms + tables * hidden
+
+    @property
+    def _norms(self) -> int:
+        return (2 * self.num_layers + 1) * self.hidden_size
 
     # Model -------------------------------------------------------------------------------------
 

@@ -124,6 +124,18 @@ def read_bandwidth(device, *, fresh: bool = False) -> float:
     return _keep(f"read_bandwidth, {device_name(device)}", lambda: _read_bandwidth(device), fresh)
 
 
+def saw_reading(device, num_bytes: int, seconds: float) -> None:
+    """Raise the kept bandwidth where a real call read faster: a busy moment may have spoilt its measurement.
+
+    Less than 256 MiB says nothing about memory, for it may come from the processor's cache.
+    """
+    key = _key(f"read_bandwidth, {device_name(device)}")
+    with _lock:
+        if num_bytes >= 2**28 and key in _kept and num_bytes / seconds > _kept[key]:
+            _kept[key] = num_bytes / seconds
+            _write_store({**_read_store(), key: _kept[key]})
+
+
 def flop_rate(device, dtype: torch.dtype, *, fresh: bool = False) -> float:
     """Return the floating point operations a second of the fastest square matmul; one multiply-add is 2.
 
@@ -193,7 +205,7 @@ def _flop_rate(device: torch.device, dtype: torch.dtype, budget_s: float = 1.0) 
 
 def _keep(key: str, rate: Callable[[], float], fresh: bool) -> float:
     """Return the rate kept under `key`, from this process or from disk, or measure and keep it."""
-    key = f"{key}, torch {torch.__version__}"
+    key = _key(key)
     with _lock:
         if not fresh:
             if key not in _kept and key in (stored := _read_store()):
@@ -203,6 +215,10 @@ def _keep(key: str, rate: Callable[[], float], fresh: bool) -> float:
         _kept[key] = rate()
         _write_store({**_read_store(), key: _kept[key]})
         return _kept[key]
+
+
+def _key(what: str) -> str:
+    return f"{what}, torch {torch.__version__}"
 
 
 def _store():

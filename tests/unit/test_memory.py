@@ -249,3 +249,28 @@ def test_shapes_that_kvlib_cannot_build_say_why():
     for name in ("DeepSeek V3", "Mixtral 8x7B", "Gemma 2 9B", "Falcon 7B", "GPT-2"):
         assert name in MODELS[name].why_not_llama()
     assert MODELS["SmolLM2 135M"].why_not_llama() is None
+
+
+def test_operations_of_a_step():
+    llama = MODELS["Llama 3.1 8B"]
+    matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 4096 * 128_256
+    assert llama.step_flops(0) == 2 * matrices
+    assert llama.step_flops(100, 3) == 3 * (2 * matrices + 32 * 100 * 4 * 32 * 128)
+    assert llama.with_kv_heads(1).step_flops(9) - llama.with_kv_heads(1).step_flops(8) == (
+        llama.step_flops(9) - llama.step_flops(8)
+    )  # fewer KV heads save bytes, not attention's arithmetic
+
+
+@pytest.mark.parametrize("name, tokens", [("SmolLM2 135M", 3900), ("Llama 3.1 8B", 28_600)])
+def test_context_at_which_attention_equals_the_linear_layers(name, tokens):
+    preset = MODELS[name]
+    attention = preset.step_flops(1) - preset.step_flops(0)
+    assert preset.step_flops(0) / attention == pytest.approx(tokens, rel=0.01)
+
+
+def test_operations_of_windowed_latent_and_sparse_models():
+    gemma = MODELS["Gemma 3 27B"]
+    assert gemma.step_flops(2048) - gemma.step_flops(1024) == 10 * 1024 * 4 * 32 * 128
+    deepseek = MODELS["DeepSeek V3"]
+    assert deepseek.step_flops(1) - deepseek.step_flops(0) == 61 * 2 * 128 * (576 + 512)
+    assert deepseek.step_flops(0) < 2 * 38e9

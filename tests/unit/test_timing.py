@@ -110,6 +110,18 @@ def test_a_rate_is_measured_once_and_kept(own_store, monkeypatch):
     assert [p.name for p in own_store.parent.iterdir()] == ["device.json"]
 
 
+def test_a_real_reading_raises_the_kept_bandwidth(own_store, monkeypatch):
+    monkeypatch.setattr(timing, "_read_bandwidth", lambda device: 2.0**30)
+    timing.saw_reading("cpu", 2**30, 0.5)  # nothing kept yet, so nothing to raise
+    assert timing.read_bandwidth("cpu") == 2**30
+    timing.saw_reading("cpu", 2**30, 2.0)  # slower
+    timing.saw_reading("cpu", 2**20, 1e-6)  # too little: it came from a cache
+    assert timing.read_bandwidth("cpu") == 2**30
+    timing.saw_reading("cpu", 2**30, 0.5)
+    assert timing.read_bandwidth("cpu") == 2**31
+    assert list(json.loads(own_store.read_text()).values()) == [2**31]
+
+
 def test_rates_of_different_types_and_threads_are_kept_apart(own_store, monkeypatch):
     monkeypatch.setattr(timing, "_flop_rate", lambda device, dtype: float(dtype.itemsize))
     assert timing.flop_rate("cpu", torch.float32) == 4.0
