@@ -1,8 +1,8 @@
 """The one door to devices: CUDA, MPS and the CPU behind the same few functions.
 
-Every function takes a torch.device or its name ("cuda", "cuda:1", "mps", "cpu"). Bytes are free as in
-"this process could still use them": a container's limit counts as well as the machine's memory, and what
-torch holds in reserve on a GPU counts as free.
+Every function takes a torch.device or its name ("cuda", "cuda:1", "mps", "cpu"). Free bytes are
+those this process could still use: a container's limit counts as well as the machine's memory, and
+what torch holds in reserve on a GPU counts as free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENVIRONMENT = "KVLIB_DEVICE"
 
 
 def available_devices() -> list[torch.device]:
-    """Return the devices this machine offers, the fastest kind first; the CPU is always the last."""
+    """Return the devices of this machine, the fastest kind first; the CPU is always the last."""
     devices = []
     if torch.cuda.is_available():
         devices += [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
@@ -45,7 +45,7 @@ def best_device() -> torch.device:
 
 
 def resolve(device: torch.device | str) -> torch.device:
-    """Return the device itself, with its number on CUDA; ValueError if it is not on this machine."""
+    """Return the device itself, with its number on CUDA; ValueError if it is not here."""
     here = available_devices()
     names = ", ".join(map(str, here))
     try:
@@ -174,14 +174,14 @@ def _machine_memory() -> tuple[int, int]:
             return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
         except (AttributeError, ValueError, OSError):
             raise RuntimeError(
-                "Nothing here can tell how much memory is free: install psutil (pip install psutil)."
+                "Nothing here can tell how much memory is free: pip install psutil."
             ) from None
     memory = psutil.virtual_memory()
     return memory.total, memory.available
 
 
 def _cgroup_memory(root: Path = Path("/")) -> list[tuple[int, int]]:
-    """Return (limit, used) of every memory group above this process: Linux containers, versions 1 and 2.
+    """Return (limit, used) of every memory group above this process: Linux, versions 1 and 2.
 
     File pages the kernel can drop at once are not counted as used.
     """
@@ -203,7 +203,7 @@ def _cgroup_memory(root: Path = Path("/")) -> list[tuple[int, int]]:
 
 
 def _groups(base: Path, path: str, limit: str, usage: str, droppable: str) -> list[tuple[int, int]]:
-    """Read one group and all its parents; inside a container only the mount's root may be visible."""
+    """Read one group and all its parents; in a container only the mount's root may be seen."""
     parts = [part for part in path.split("/") if part not in ("", "..")]
     found = []
     for depth in range(len(parts), -1, -1):

@@ -1,8 +1,9 @@
-"""One real decode step of a preset's shape, measured: random weights, and a cache full of random K and V.
+"""One real decode step of a preset's shape, measured on random weights and random K and V.
 
-It knows no checkpoint and no text. Weights and caches are views into two flat pools, allocated once for a
-device and filled by tiling a small random block, so that a new shape costs little before it can be timed.
-A step at seq_len attends to seq_len tokens: the cache holds seq_len - 1, and the step appends one.
+It knows no checkpoint and no text. Weights and caches are views into two flat pools, allocated once
+for a device and filled by tiling a small random block, so that a new shape costs little before it
+can be timed. A step at seq_len attends to seq_len tokens: the cache holds seq_len - 1, and the step
+appends one.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class DoesNotFit(MemoryError):
 class DecodeStep:
     """Measure decode steps of one preset, with any number of KV heads, on one device in one dtype.
 
-    `memory_limit` is in bytes; by default 60 percent of what is free on a CPU and no more than 2.2 GB, and
-    85 percent on CUDA. All DecodeSteps of a device share its pools: the last one that ran has them.
+    `memory_limit` is in bytes; by default 60 percent of what is free on a CPU and no more than
+    2.2 GB, and 85 percent on CUDA. All DecodeSteps of a device share its pools.
     """
 
     def __init__(self, preset: ModelPreset, *, device, dtype, memory_limit: int | None = None):
@@ -124,14 +125,16 @@ class DecodeStep:
     ) -> Timing:
         """Time decode steps of this shape for about `budget_s` seconds, the first one not counted.
 
-        Raises ValueError for a shape that cannot be, and DoesNotFit before anything is allocated. Where the
-        device refuses memory all the same, DoesNotFit too, with everything given back.
+        Raises ValueError for a shape that cannot be, and DoesNotFit before anything is allocated.
+        Where the device refuses memory all the same, DoesNotFit too, with everything given back.
         """
         reason = self.measurable(self.preset)
         if reason is not None:
             raise ValueError(f"{reason} Its floor can be drawn, not its time.")
         if seq_len == 0:
-            raise ValueError("A step attends to at least one token, the new one: seq_len cannot be 0.")
+            raise ValueError(
+                "A step attends to at least one token, the new one: seq_len cannot be 0."
+            )
         needed, limit = self.needs(num_kv_heads, seq_len, batch_size), self.limit_bytes
         if needed > limit:
             self._refuse(num_kv_heads, seq_len, batch_size, needed, limit)
@@ -207,8 +210,10 @@ class _Pools:
         held = [self.weights, self.cache, *(self._tables or ())]
         return sum(pool.nbytes for pool in held if pool is not None)
 
-    def reserve(self, weights: int, cache: int, tables: int, dtype: torch.dtype, limit: int) -> None:
-        """Make both pools large enough, keeping those that are, while all stays within the limit."""
+    def reserve(
+        self, weights: int, cache: int, tables: int, dtype: torch.dtype, limit: int
+    ) -> None:
+        """Make both pools large enough; keep those that are, while all fits the limit."""
         if self.weights is not None and self.weights.dtype != dtype:
             self.release()
         held_weights = 0 if self.weights is None else self.weights.numel()
@@ -275,11 +280,11 @@ class _Pools:
 
 
 class _NoInit(TorchFunctionMode):
-    """Leave new tensors unfilled: drawing numbers for shapes without storage loads a second's worth of code."""
+    """Leave new tensors unfilled: torch loads a second's worth of code to draw on meta."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is Tensor.normal_:
-            return args[0]
+        if func is torch.nn.init.normal_:
+            return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 
 

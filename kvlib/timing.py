@@ -1,8 +1,9 @@
-"""Measured time: how long a call takes, how fast this device reads and multiplies, and the floor they set.
+"""Measured time: of a call, of this device's reading and multiplying, and the floor they set.
 
-Timings are medians over repeats after warm-up, synchronised, by events on CUDA. The two rates are measured once
-and kept; they are upper estimates (the fastest of several kernels), so that a floor made of them is one.
-Data small enough to stay in a processor's cache can be read faster than `read_bandwidth` says.
+Timings are medians over repeats after warm-up, synchronised, by events on CUDA. The two rates are
+measured once and kept; they are upper estimates (the fastest of several kernels), so that a floor
+made of them is one. Data small enough to stay in a processor's cache can be read faster than
+`read_bandwidth` says.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +35,7 @@ _kept: dict[str, float] = {}
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold the samples of one measurement, in seconds, and the name of the device they were taken on."""
+    """Hold the samples of one measurement, in seconds, and the name of their device."""
 
     seconds: float  # the median
     samples: tuple[float, ...]
@@ -74,7 +75,7 @@ def measure(
 ) -> Timing:
     """Time `fn()` on a device: `warmup` calls untimed, then `repeats` calls timed one by one.
 
-    `budget_s` stops repeating once that many seconds are gone, warm-up counted; one call is always timed.
+    `budget_s` stops repeating after that many seconds, warm-up counted; one call is always timed.
     """
     if repeats < 1 or warmup < 0:
         raise ValueError("measure needs repeats of 1 or more and warmup of 0 or more.")
@@ -125,7 +126,7 @@ def read_bandwidth(device, *, fresh: bool = False) -> float:
 
 
 def saw_reading(device, num_bytes: int, seconds: float) -> None:
-    """Raise the kept bandwidth where a real call read faster: a busy moment may have spoilt its measurement.
+    """Raise the kept bandwidth where a real call read faster: it was measured in a busy moment.
 
     Less than 256 MiB says nothing about memory, for it may come from the processor's cache.
     """
@@ -137,7 +138,7 @@ def saw_reading(device, num_bytes: int, seconds: float) -> None:
 
 
 def flop_rate(device, dtype: torch.dtype, *, fresh: bool = False) -> float:
-    """Return the floating point operations a second of the fastest square matmul; one multiply-add is 2.
+    """Return the FLOP a second of the fastest square matmul; a multiply-add is 2.
 
     Measured once (about 1 s), then kept for the process and on disk; `fresh` measures again.
     """
@@ -147,60 +148,71 @@ def flop_rate(device, dtype: torch.dtype, *, fresh: bool = False) -> float:
 
 
 def _read_bandwidth(device: torch.device, budget_s: float = 0.8) -> float:
+    try:
+        buffer = _written_buffer(device)
+        return buffer.nbytes / _fastest_read(buffer, device, budget_s)
+    finally:
+        buffer = None
+        return_unused_memory(device)
+
+
+def _written_buffer(device: torch.device) -> torch.Tensor:
+    """Return a float32 buffer, larger than most caches where memory allows, every page written."""
     most = 2**29 if device.type == "cpu" else 2**31
-    size = 1 << (min(most, max(2**25, free_memory(device) // 4)).bit_length() - 1)  # a power of two
+    wanted = min(most, max(2**25, free_memory(device) // 4))
+    size = 1 << (wanted.bit_length() - 1)  # a power of two
     while True:
         try:
             buffer = torch.empty(size // 4, dtype=torch.float32, device=device)
-            buffer.view(-1, 2**16).copy_(torch.randn(2**16, device=device))  # real, written pages
-            break
+            buffer.view(-1, 2**16).copy_(torch.randn(2**16, device=device))
+            return buffer
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or size <= 2**22:
                 raise
             size //= 2
-    first, second = buffer.view(2, -1)
-    wide = buffer.view(2**9, -1)
+
+
+def _fastest_read(buffer: torch.Tensor, device: torch.device, budget_s: float) -> float:
+    """Return the least seconds of reading the buffer once, over four kernels in turn.
+
+    Two rounds or more, until the budget is spent.
+    """
+    halves, wide = buffer.view(2, -1), buffer.view(2**9, -1)
     across = torch.randn(wide.shape[1], device=device)
     down = torch.randn(wide.shape[0], device=device)
     kernels = (
-        lambda: torch.dot(first, second),
+        lambda: torch.dot(halves[0], halves[1]),
         lambda: wide @ across,
         lambda: down @ wide,
         lambda: buffer.sum(),
     )
-    best = min(_rounds(kernels, device, budget_s))
-    del buffer, first, second, wide, kernels
-    return_unused_memory(device)
-    return size / best
-
-
-def _rounds(kernels, device: torch.device, budget_s: float) -> Iterator[float]:
-    """Time the kernels in turn, round after round, at least two rounds, until the budget is spent."""
-    begun = time.perf_counter()
-    rounds = 0
+    best, rounds, begun = math.inf, 0, time.perf_counter()
     while rounds < 2 or time.perf_counter() - begun < budget_s:
-        for kernel in kernels:
-            yield _time_once(kernel, device)
+        best = min(best, *(_time_once(kernel, device) for kernel in kernels))
         rounds += 1
+    return best
 
 
 def _flop_rate(device: torch.device, dtype: torch.dtype, budget_s: float = 1.0) -> float:
     best, begun = 0.0, time.perf_counter()
     for size in (256, 512, 1024, 2048) if device.type == "cpu" else (1024, 2048, 4096, 8192):
         left = budget_s - (time.perf_counter() - begun)
-        flops = 2 * size**3
-        if best and 2 * flops / best > left:  # warm-up and one sample would not fit any more
+        if best and 4 * size**3 / best > left:  # warm-up and one sample would not fit any more
             break
         try:
-            a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-            timing = measure(lambda: a @ b, device=device, repeats=10, budget_s=left / 3)
+            best = max(best, _matmul_rate(size, device, dtype, left / 3))
         except (RuntimeError, MemoryError) as error:
             if best and is_out_of_memory(error):
                 break
             raise
-        best = max(best, flops / min(timing.samples))
     return_unused_memory(device)
     return best
+
+
+def _matmul_rate(size: int, device: torch.device, dtype: torch.dtype, budget_s: float) -> float:
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    timing = measure(lambda: a @ b, device=device, repeats=10, budget_s=budget_s)
+    return 2 * size**3 / min(timing.samples)
 
 
 def _keep(key: str, rate: Callable[[], float], fresh: bool) -> float:
@@ -228,7 +240,7 @@ def _store():
 
 
 def _read_store() -> dict[str, float]:
-    """Read the rates kept on disk; whatever cannot be read or is no rate is as if it were not there."""
+    """Read the rates kept on disk; what cannot be read or is no rate counts as not there."""
     try:
         found = json.loads(_store().read_text())
         return {key: float(x) for key, x in found.items() if math.isfinite(x) and x > 0}
@@ -237,7 +249,7 @@ def _read_store() -> dict[str, float]:
 
 
 def _write_store(rates: dict[str, float]) -> None:
-    """Replace the file in one go. Where the disk cannot be written the rates last as long as the process."""
+    """Replace the file in one go; without a disk to write on the rates last for the process."""
     path = _store()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -254,7 +266,7 @@ def _write_store(rates: dict[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Floor:
-    """Hold the least time a decode step can take: the larger of moving its bytes and doing its arithmetic."""
+    """Hold the least time of a decode step: the larger of its bytes and its arithmetic."""
 
     seconds: float
     weights_s: float  # reading the weights

@@ -71,7 +71,9 @@ def test_mps(monkeypatch):
     monkeypatch.setattr(devices, "_cgroup_memory", lambda: [])
     assert [str(d) for d in devices.available_devices()] == ["mps", "cpu"]
     assert devices.total_memory("mps") == 12 * GB
-    assert devices.free_memory("mps") == 9 * GB  # one memory: the machine has less than Metal allows
+    assert (
+        devices.free_memory("mps") == 9 * GB
+    )  # one memory: the machine has less than Metal allows
     assert torch.float64 not in devices.supported_dtypes("mps")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvlib.memory import DEVICES, GB, GiB, MODELS, ModelPreset, kv_cache_bytes
+from kvlib.memory import DEVICES, GB, MODELS, GiB, ModelPreset, kv_cache_bytes
 
 BYTES_PER_TOKEN = {
     "Llama 2 7B": 524_288,
@@ -31,8 +31,8 @@ BYTES_PER_TOKEN = {
     "GPT-2": 36_864,
 }
 
-# Counts published with the checkpoints (model cards, safetensors indexes, papers). Gemma 3: the text part, from its
-# report (1,416M embedding and 25,600M other). Falcon: input and output tables are one.
+# Counts published with the checkpoints (model cards, safetensors indexes, papers). Gemma 3: its text
+# part, as its report has it (1,416M embedding and 25,600M other). Falcon: one table at both ends.
 PUBLISHED_PARAMS = {
     "Llama 2 7B": 6_738_415_616,
     "Llama 2 13B": 13_015_864_320,
@@ -185,7 +185,9 @@ def test_large_products_are_exact():
     assert huge == 4 * (2**60 + 1)
 
 
-@pytest.mark.parametrize("field", ["num_layers", "num_kv_heads", "head_dim", "seq_len", "batch_size"])
+@pytest.mark.parametrize(
+    "field", ["num_layers", "num_kv_heads", "head_dim", "seq_len", "batch_size"]
+)
 @pytest.mark.parametrize("bad", [-1, 1.0, 1.5, True, "8", None])
 def test_bad_counts_are_named(field, bad):
     with pytest.raises(ValueError, match=field):

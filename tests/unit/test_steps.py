@@ -1,4 +1,4 @@
-"""A measured decode step: what it allocates, what it refuses, and that it really is a step of the model."""
+"""A measured decode step: what it allocates, what it refuses, and that it is a real one."""
 
 import pytest
 import torch
@@ -50,7 +50,9 @@ def test_models_of_every_head_count_are_views_of_one_pool(monkeypatch):
     storages = {p.untyped_storage().data_ptr() for model in built for p in model.parameters()}
     assert storages == {pools.weights.untyped_storage().data_ptr()}
     assert {id(model._turns) for model in built} == {id(pools._tables)}
-    assert len(pools._tables[0]) == 512  # exactly what the model itself would make, so it makes none
+    assert (
+        len(pools._tables[0]) == 512
+    )  # exactly what the model itself would make, so it makes none
     for model in built:
         assert not any(p.requires_grad for p in model.parameters())
         weights = sum(p.numel() for name, p in model.named_parameters())
@@ -63,16 +65,18 @@ def test_the_timed_step_is_a_real_one(monkeypatch, heads, seq_len, batch):
     seen = {}
 
     def spy(fn, **options):
-        model, caches, tokens = (cell.cell_contents for cell in _cells(fn, "model", "caches", "tokens"))
+        model, caches, tokens = (
+            cell.cell_contents for cell in _cells(fn, "model", "caches", "tokens")
+        )
         ordinary = [StaticKVCache(seq_len) for _ in caches]
-        for mine, theirs in zip(ordinary, caches):
+        for mine, theirs in zip(ordinary, caches, strict=True):
             if seq_len > 1:
                 mine.update(theirs._k[:, :, : seq_len - 1], theirs._v[:, :, : seq_len - 1])
         before = [c._k[:, :, : seq_len - 1].clone() for c in caches]
         expected = model(tokens, ordinary, last_only=True)
         fn()
         fn()
-        for cache, old in zip(caches, before):
+        for cache, old in zip(caches, before, strict=True):
             assert cache.seq_len == seq_len - 1 and cache.max_seq_len == seq_len
             torch.testing.assert_close(cache._k[:, :, : seq_len - 1], old, rtol=0, atol=0)
         logits = model(tokens, caches, last_only=True)
@@ -96,7 +100,9 @@ def test_activations_stay_finite_in_every_type(monkeypatch, dtype):
     deep = ModelPreset("Deep", 12, 4, 2, 16, 64, 128, 300, True)
 
     def spy(fn, **options):
-        model, caches, tokens = (cell.cell_contents for cell in _cells(fn, "model", "caches", "tokens"))
+        model, caches, tokens = (
+            cell.cell_contents for cell in _cells(fn, "model", "caches", "tokens")
+        )
         assert model(tokens, caches).isfinite().all()
         return timing.Timing.of([1.0], "test")
 
@@ -131,8 +137,13 @@ def test_the_default_limit_keeps_the_course_small(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")]
-)  # fmt: skip
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("can't allocate memory"),
+    ],
+)
 def test_a_device_that_refuses_after_all_gets_everything_back(monkeypatch, error):
     step = step_of()
     step.run(2, 64, 1, budget_s=0)
@@ -193,7 +204,9 @@ def test_more_work_takes_more_time():
     assert min(long.samples) > 2 * min(short.samples)
 
 
-@pytest.mark.parametrize("name", ["DeepSeek V3", "Mixtral 8x7B", "Gemma 2 9B", "Falcon 7B", "GPT-2"])
+@pytest.mark.parametrize(
+    "name", ["DeepSeek V3", "Mixtral 8x7B", "Gemma 2 9B", "Falcon 7B", "GPT-2"]
+)
 def test_shapes_that_cannot_be_measured_say_so_and_keep_their_floor(monkeypatch, name):
     monkeypatch.setattr(timing, "read_bandwidth", lambda d: 1e9)
     monkeypatch.setattr(timing, "flop_rate", lambda d, t: 1e12)
@@ -222,7 +235,9 @@ def test_floor_of_a_measurable_shape(monkeypatch):
     assert floors[0].bound_by == "bytes"
 
 
-@pytest.mark.parametrize("bad", [(3, 16, 1), (0, 16, 1), (2, 0, 1), (2, -1, 1), (2, 16, 0), (2, 1.5, 1)])
+@pytest.mark.parametrize(
+    "bad", [(3, 16, 1), (0, 16, 1), (2, 0, 1), (2, -1, 1), (2, 16, 0), (2, 1.5, 1)]
+)
 def test_bad_shapes(bad):
     with pytest.raises(ValueError):
         step_of().run(*bad)

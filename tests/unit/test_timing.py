@@ -37,7 +37,9 @@ def test_measure_counts_its_calls():
 
 def test_budget_stops_repeating_but_times_once():
     calls = []
-    t = measure(lambda: (calls.append(1), time.sleep(0.02)), device="cpu", repeats=100, budget_s=0.0)
+    t = measure(
+        lambda: (calls.append(1), time.sleep(0.02)), device="cpu", repeats=100, budget_s=0.0
+    )
     assert len(t.samples) == 1 and len(calls) == 2
     t = measure(lambda: time.sleep(0.01), device="cpu", repeats=1000, budget_s=0.1)
     assert 1 <= len(t.samples) < 1000
@@ -61,7 +63,7 @@ def test_errors_of_the_timed_call_pass_through():
 
 
 def test_cuda_is_timed_by_events(monkeypatch):
-    """The branch for CUDA, on stand-ins: events in milliseconds, and synchronised before and after."""
+    """The branch for CUDA, on stand-ins: events in milliseconds, synchronised on both sides."""
     log = []
 
     class Event:
@@ -181,10 +183,14 @@ def test_real_flop_rate_is_near_that_of_a_matmul_in_this_run():
 
 
 def test_floor_tells_its_parts_apart():
-    floor = decode_step_floor(weight_bytes=600, cache_bytes=400, flops=50, bandwidth=100, flop_rate=10)
+    floor = decode_step_floor(
+        weight_bytes=600, cache_bytes=400, flops=50, bandwidth=100, flop_rate=10
+    )
     assert (floor.weights_s, floor.cache_s, floor.compute_s) == (6.0, 4.0, 5.0)
     assert floor.seconds == 10.0 and floor.bound_by == "bytes"
-    floor = decode_step_floor(weight_bytes=600, cache_bytes=400, flops=500, bandwidth=100, flop_rate=10)
+    floor = decode_step_floor(
+        weight_bytes=600, cache_bytes=400, flops=500, bandwidth=100, flop_rate=10
+    )
     assert floor.seconds == 50.0 and floor.bound_by == "arithmetic"
 
 
