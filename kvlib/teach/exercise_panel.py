@@ -83,4 +83,4 @@ class ExercisePanel(Panel):
             return
         self.help.value = as_status("The solution:") + code(self.exercise.solution)
         self.solution_button.disabled = True
-        self.say("Read it, close it in your mind, and write it yourself.")
+        self.say("Now write it yourself, without looking.")

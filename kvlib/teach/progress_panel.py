@@ -35,6 +35,7 @@ class ProgressPanel(Panel):
     def __init__(self):
         self.lines = widgets.HTML()
         refresh = self.button("Refresh", self.refresh)
+        refresh.layout.align_self = "flex-start"
         super().__init__("Your progress", self.lines, refresh)
         self.refresh()
 

@@ -11,6 +11,7 @@ from kvlib.teach.exercises import (
     define,
     find,
     lessons,
+    not_yet,
     of_lesson,
 )
 
@@ -131,3 +132,9 @@ def test_a_check_reaches_the_progress_and_solved_stays_solved():
     assert status() == CORRECT
     panel.check(define(task.name, task.wrong["floats"]))
     assert status() == CORRECT
+
+
+def test_a_verdict_is_wrapped_between_words_where_a_cell_shows_it():
+    verdict = not_yet("a word " * 40)
+    assert max(len(line) for line in repr(verdict).splitlines()) <= 76
+    assert repr(verdict).split() == str(verdict).split()

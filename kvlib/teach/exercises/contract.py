@@ -3,6 +3,7 @@
 import functools
 import linecache
 import re
+import textwrap
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,8 +27,11 @@ class Verdict:
     def __bool__(self) -> bool:
         return self.status == CORRECT
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return f"{self.status}: {self.message}" if self.message else self.status
+
+    def __repr__(self) -> str:
+        return textwrap.fill(str(self), 76, break_long_words=False, break_on_hyphens=False)
 
 
 def correct(message: str) -> Verdict:
