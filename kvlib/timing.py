@@ -119,10 +119,12 @@ def _time_once(fn: Callable[[], object], device: torch.device) -> float:
 def read_bandwidth(device, *, fresh: bool = False) -> float:
     """Return the bytes a second this device reads from its memory, at the best of four kernels.
 
-    Measured once (1 to 2 s), then kept for the process and on disk; `fresh` measures again.
+    Measured once (1 to 2 s), then kept for the process, and on disk where nothing disturbed it;
+    `fresh` measures again.
     """
     device = resolve(device)
-    return _keep(f"read_bandwidth, {device_name(device)}", lambda: _read_bandwidth(device), fresh)
+    key = f"read_bandwidth, {device_name(device)}"
+    return _keep(device, key, lambda: _read_bandwidth(device), fresh)
 
 
 def saw_reading(device, num_bytes: int, seconds: float) -> None:
@@ -140,11 +142,12 @@ def saw_reading(device, num_bytes: int, seconds: float) -> None:
 def flop_rate(device, dtype: torch.dtype, *, fresh: bool = False) -> float:
     """Return the FLOP a second of the fastest square matmul; a multiply-add is 2.
 
-    Measured once (about 1 s), then kept for the process and on disk; `fresh` measures again.
+    Measured once (about 1 s), then kept for the process, and on disk where nothing disturbed it;
+    `fresh` measures again.
     """
     device = resolve(device)
     key = f"flop_rate {dtype}, {device_name(device)}"
-    return _keep(key, lambda: _flop_rate(device, dtype), fresh)
+    return _keep(device, key, lambda: _flop_rate(device, dtype), fresh)
 
 
 def _read_bandwidth(device: torch.device, budget_s: float = 0.8) -> float:
@@ -215,7 +218,7 @@ def _matmul_rate(size: int, device: torch.device, dtype: torch.dtype, budget_s: 
     return 2 * size**3 / min(timing.samples)
 
 
-def _keep(key: str, rate: Callable[[], float], fresh: bool) -> float:
+def _keep(device: torch.device, key: str, rate: Callable[[], float], fresh: bool) -> float:
     """Return the rate kept under `key`, from this process or from disk, or measure and keep it."""
     key = _key(key)
     with _lock:
@@ -224,9 +227,20 @@ def _keep(key: str, rate: Callable[[], float], fresh: bool) -> float:
                 _kept[key] = stored[key]
             if key in _kept:
                 return _kept[key]
+        wall, processor = time.perf_counter(), time.process_time()
         _kept[key] = rate()
-        _write_store({**_read_store(), key: _kept[key]})
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+        if device.type != "cpu" or _was_quiet(processor, wall):
+            _write_store({**_read_store(), key: _kept[key]})
         return _kept[key]
+
+
+def _was_quiet(processor_s: float, wall_s: float) -> bool:
+    """Tell whether torch's threads had the CPU nearly to themselves, by the share they got of it.
+
+    A rate measured beside other work holds for this process, and is not kept for later ones.
+    """
+    return processor_s > 0.6 * wall_s * torch.get_num_threads()
 
 
 def _key(what: str) -> str:

@@ -15,6 +15,7 @@ def own_store(monkeypatch, tmp_path):
     """Keep rates in a folder of the test's own, and forget those of the process."""
     monkeypatch.setenv("KVLIB_HOME", str(tmp_path))
     monkeypatch.setattr(timing, "_kept", {})
+    monkeypatch.setattr(timing, "_was_quiet", lambda processor_s, wall_s: True)
     return tmp_path / "device.json"
 
 
@@ -122,6 +123,22 @@ def test_a_real_reading_raises_the_kept_bandwidth(own_store, monkeypatch):
     timing.saw_reading("cpu", 2**30, 0.5)
     assert timing.read_bandwidth("cpu") == 2**31
     assert list(json.loads(own_store.read_text()).values()) == [2**31]
+
+
+def test_a_rate_measured_beside_other_work_is_not_kept_for_later(own_store, monkeypatch):
+    monkeypatch.setattr(timing, "_was_quiet", lambda processor_s, wall_s: False)
+    monkeypatch.setattr(timing, "_read_bandwidth", lambda device: 5.0)
+    assert timing.read_bandwidth("cpu") == 5.0
+    monkeypatch.setattr(timing, "_read_bandwidth", lambda device: 9.0)
+    assert timing.read_bandwidth("cpu") == 5.0  # within one process one figure
+    assert not own_store.exists()
+
+
+def test_quiet_is_judged_by_the_share_of_the_processor(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert timing._was_quiet(3.8, 1.0)
+    assert not timing._was_quiet(1.2, 1.0)
 
 
 def test_rates_of_different_types_and_threads_are_kept_apart(own_store, monkeypatch):
