@@ -1,0 +1,225 @@
+"""Attention against a float64 loop, and what it copies, refuses and rounds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kvlib import attention_with_kv_cache, causal_mask, grouped_attention, reference_attention
+from kvlib.attention import padded_mask
+
+HEADS = [(1, 1), (4, 4), (4, 2), (9, 3), (8, 1)]  # (query heads, KV heads)
+LENGTHS = [(1, 1), (1, 7), (3, 3), (3, 8), (7, 8), (8, 8)]  # (new queries, all keys)
+
+
+def draw(heads=(4, 2), lengths=(3, 8), batch_size=2, head_dim=4, dtype=torch.float32, seed=0):
+    """Draw q (B, H, t, D) and k, v (B, KV, T, D) from the standard normal."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [(heads[0], lengths[0]), (heads[1], lengths[1]), (heads[1], lengths[1])]
+    return tuple(
+        torch.randn(batch_size, n, length, head_dim, generator=generator).to(dtype)
+        for n, length in sizes
+    )
+
+
+def loop(q, k, v, mask=None):
+    """Attend in float64, query by query; `mask` (B, t, T) says who sees whom, None is causal."""
+    q, k, v = q.double(), k.double(), v.double()
+    out = torch.empty_like(q)
+    group_size, offset = q.shape[1] // k.shape[1], k.shape[2] - q.shape[2]
+    for b, h, i in torch.cartesian_prod(*map(torch.arange, q.shape[:3])).reshape(-1, 3).tolist():
+        seen = torch.arange(k.shape[2]) <= offset + i if mask is None else mask[b, i]
+        keys, values = k[b, h // group_size, seen], v[b, h // group_size, seen]
+        scores = keys @ q[b, h, i] / math.sqrt(q.shape[3])
+        weights = (scores - scores.max()).exp()
+        out[b, h, i] = weights @ values / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize(
+    ("num_new", "num_keys", "want"),
+    [
+        (1, 1, [[1]]),
+        (1, 3, [[1, 1, 1]]),
+        (3, 3, [[1, 0, 0], [1, 1, 0], [1, 1, 1]]),
+        (2, 4, [[1, 1, 1, 0], [1, 1, 1, 1]]),
+    ],
+)
+def test_causal_mask_is_aligned_at_the_bottom_right(num_new, num_keys, want):
+    mask = causal_mask(num_new, num_keys)
+    assert mask.dtype == torch.bool
+    assert mask.int().tolist() == want
+
+
+def test_padded_mask_hides_padding_from_all_but_itself():
+    valid = torch.tensor([[True, True, True], [False, False, True]])
+    assert padded_mask(None, valid, 3).int().squeeze(1).tolist() == [
+        [[1, 0, 0], [1, 1, 0], [1, 1, 1]],
+        [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    ]
+    assert padded_mask(None, valid, 1).int().squeeze(1).tolist() == [[[1, 1, 1]], [[0, 0, 1]]]
+
+
+def test_padded_mask_joins_a_band():
+    band = torch.tensor([[True, True, False], [False, True, True]])  # a window of two
+    valid = torch.tensor([[False, True, True]])
+    assert padded_mask(band, valid, 2)[0, 0].int().tolist() == [[0, 1, 0], [0, 1, 1]]
+
+
+@pytest.mark.parametrize("attend", [reference_attention, grouped_attention])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("heads", HEADS)
+def test_attention_equals_the_loop(attend, heads, lengths, dtype):
+    q, k, v = draw(heads, lengths, dtype=dtype)
+    got = attend(q, k, v)
+    assert got.dtype == dtype and got.shape == q.shape
+    bound = 1e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(got.double(), loop(q, k, v), rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("attend", [reference_attention, grouped_attention])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("heads", HEADS)
+def test_attention_with_a_mask_equals_the_loop(attend, heads, lengths):
+    q, k, v = draw(heads, lengths, dtype=torch.float64)
+    valid = torch.ones(2, lengths[1], dtype=torch.bool)
+    valid[1, : lengths[1] - 1] = False  # all but the last token is padding
+    mask = padded_mask(None, valid, lengths[0])
+    got = attend(q, k, v, mask)
+    assert torch.isfinite(got).all()
+    torch.testing.assert_close(got, loop(q, k, v, mask[:, 0]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("attend", [reference_attention, grouped_attention])
+def test_attention_takes_any_strides(attend):
+    q, k, v = draw((4, 2), (3, 8), dtype=torch.float64)
+    want = loop(q, k, v)
+    views = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]  # (B, t, H, D)
+    torch.testing.assert_close(attend(*views), want, rtol=1e-12, atol=1e-12)
+    buffers = [F.pad(x, (0, 0, 0, 5), value=float("nan"))[:, :, : x.shape[2]] for x in (k, v)]
+    torch.testing.assert_close(attend(q, *buffers), want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("attend", [reference_attention, grouped_attention])
+def test_attention_of_large_scores_stays_finite(attend):
+    q, k, v = draw()
+    got = attend(q * 1e4, k, v)
+    assert torch.isfinite(got).all()
+    torch.testing.assert_close(got.double(), loop(q * 1e4, k, v), rtol=1e-4, atol=1e-4)
+
+
+class LargestOutput(TorchDispatchMode):
+    """Note the storage of every result, and the largest number of elements in a new one."""
+
+    def __init__(self, *inputs):
+        super().__init__()
+        self.known = {x.untyped_storage().data_ptr() for x in inputs}
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in self.known:
+                size = x.untyped_storage().nbytes() // x.element_size()
+                self.elements = max(self.elements, size)
+        return out
+
+
+@pytest.mark.parametrize("num_new", [1, 2])
+@pytest.mark.parametrize("heads", [(8, 2), (8, 1)])
+def test_grouped_attention_copies_neither_keys_nor_values(heads, num_new):
+    q, k, v = draw(heads, (num_new, 500), batch_size=1, head_dim=16)
+    with LargestOutput(q, k, v) as grouped:
+        grouped_attention(q, k, v)
+    with LargestOutput(q, k, v) as reference:
+        reference_attention(q, k, v)
+    assert grouped.elements < 500 * 16  # nothing as large as the keys of one head
+    assert reference.elements == 8 * 500 * 16  # the repeat, which the mode does see
+
+
+@pytest.mark.parametrize("attend", [reference_attention, grouped_attention])
+@pytest.mark.parametrize("lengths", [(1, 300), (64, 300), (256, 256)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_reduced_precision_is_no_worse_than_three_times_plain_pytorch(attend, dtype, lengths):
+    heads = 6, 2
+    q, k, v = draw(heads, lengths, batch_size=1, head_dim=32, dtype=dtype)
+    want = grouped_attention(q.double(), k.double(), v.double())  # proved by the tests above
+    mask = causal_mask(*lengths)
+    keys, values = (x.repeat_interleave(3, dim=1) for x in (k, v))
+    scores = (q @ keys.transpose(2, 3) / math.sqrt(32)).masked_fill(~mask, float("-inf"))
+    plain = scores.softmax(dim=-1) @ values
+    got = attend(q, k, v)
+    assert got.dtype == dtype
+    error, allowed = ((x.double() - want).abs().max().item() for x in (got, plain))
+    assert error <= 3 * allowed, f"{error:.1e} against {allowed:.1e} for plain PyTorch"
+
+
+@pytest.mark.parametrize("attend", [reference_attention, grouped_attention])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda q, k, v: (q[:, :3], k, v), "3 query heads cannot share 2 KV heads"),
+        (lambda q, k, v: (q[:, :1], k, v), "1 query heads cannot share 2 KV heads"),
+        (lambda q, k, v: (q[:1], k, v), "batch size or head dimension"),
+        (lambda q, k, v: (q[..., :2], k, v), "batch size or head dimension"),
+        (lambda q, k, v: (q, k, v[:, :, 1:]), "differ in shape"),
+        (lambda q, k, v: (q, k[:, :, :2], v[:, :, :2]), "append before attending"),
+        (lambda q, k, v: (q.double(), k, v), "share dtype and device"),
+        (lambda q, k, v: (q, k, v.half()), "share dtype and device"),
+        (lambda q, k, v: (q, k.to("meta"), v.to("meta")), "share dtype and device"),
+        (lambda q, k, v: (q[0], k, v), "q has shape"),
+        (lambda q, k, v: (q, k[0], v[0]), "k has shape"),
+        (lambda q, k, v: (q[:, :, :0], k, v), "q has shape"),
+        (lambda q, k, v: (q, k[:, :, :0], v[:, :, :0]), "k has shape"),
+    ],
+)
+def test_attention_refuses_what_does_not_belong_together(attend, change, message):
+    with pytest.raises(ValueError, match=message):
+        attend(*change(*draw()))
+
+
+class Given:
+    """The least a cache can be: something with `update`."""
+
+    def __init__(self, k, v):
+        self.kv = k, v
+
+    def update(self, k_new, v_new):
+        self.kv = tuple(
+            torch.cat(pair, dim=2) for pair in zip(self.kv, (k_new, v_new), strict=True)
+        )
+        return self.kv
+
+
+def test_attention_with_anything_that_has_update():
+    q, k, v = draw(dtype=torch.float64)
+    cache = Given(k[:, :, :5], v[:, :, :5])
+    out, same = attention_with_kv_cache(q, k[:, :, 5:], v[:, :, 5:], cache)
+    assert same is cache
+    torch.testing.assert_close(out, loop(q, k, v), rtol=1e-12, atol=1e-12)
+
+
+def test_attention_with_a_cache_that_says_what_is_visible():
+    q, k, v = draw(dtype=torch.float64)
+    window = causal_mask(3, 8) & ~causal_mask(3, 8).tril(8 - 3 - 2)  # a band of two keys
+    cache = Given(k[:, :, :5], v[:, :, :5])
+    cache.visible = lambda num_new, num_keys, device: window
+    out, _ = attention_with_kv_cache(q, k[:, :, 5:], v[:, :, 5:], cache)
+    want = loop(q, k, v, window.expand(2, 3, 8))
+    torch.testing.assert_close(out, want, rtol=1e-12, atol=1e-12)
+
+
+def test_attention_with_padding_equals_the_loop():
+    q, k, v = draw(dtype=torch.float64)
+    valid = torch.arange(8) >= torch.tensor([[0], [6]])  # the first new query is padding too
+    cache = Given(k[:, :, :5], v[:, :, :5])
+    out, _ = attention_with_kv_cache(q, k[:, :, 5:], v[:, :, 5:], cache, valid)
+    assert torch.isfinite(out).all()
+    want = loop(q, k, v, padded_mask(None, valid, 3)[:, 0])
+    torch.testing.assert_close(out, want, rtol=1e-12, atol=1e-12)
