@@ -136,7 +136,8 @@ def saw_reading(device, num_bytes: int, seconds: float) -> None:
     with _lock:
         if num_bytes >= 2**28 and key in _kept and num_bytes / seconds > _kept[key]:
             _kept[key] = num_bytes / seconds
-            _write_store({**_read_store(), key: _kept[key]})
+            if key in (stored := _read_store()):
+                _write_store({**stored, key: _kept[key]})
 
 
 def flop_rate(device, dtype: torch.dtype, *, fresh: bool = False) -> float:

@@ -32,7 +32,8 @@ BYTES_PER_TOKEN = {
 }
 
 # Counts published with the checkpoints (model cards, safetensors indexes, papers). Gemma 3: the
-# text part, as its report has it (1,416M embedding and 25,600M other). Falcon: one table at both ends.
+# text part, as its report has it (1,416M embedding and 25,600M other). Falcon: one table at both
+# ends.
 PUBLISHED_PARAMS = {
     "Llama 2 7B": 6_738_415_616,
     "Llama 2 13B": 13_015_864_320,
