@@ -82,6 +82,13 @@ class LiveLab(widgets.VBox):
         self._drain()
         return self
 
+    def opened_ms(self) -> float | None:
+        """Return the measured ms of the setting the panel opened with, or None where it has none."""
+        self.measurer.sweep([self._opened])
+        self._drain()
+        timing = self.measurer.points.get(self._opened.point())
+        return None if timing is None else timing.seconds * 1e3
+
     def stop(self) -> None:
         """Stop measuring; what was measured stays."""
         self.measurer.stop()
