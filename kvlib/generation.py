@@ -39,14 +39,21 @@ def prefill(
     """Fill the caches with a prompt, whole or in chunks; return the logits behind its last token.
 
     Shapes: `tokens` (B, t) int64 -> (B, V). Chunks bound the memory of a long prompt and
-    change nothing else.
+    change nothing else. Whatever fails, also an interrupt, leaves the caches as long as they were.
     """
     if chunk_size is not None:
         _whole("chunk_size", chunk_size, 1)
     if tokens.dim() == 2 and tokens.shape[1] == 0:
         raise ValueError("the prompt is empty; give at least one token")
-    for chunk in tokens.split(chunk_size or tokens.shape[1], dim=1):
-        logits = model(chunk, caches, left_padding=left_padding, last_only=True)
+    starts = [cache.seq_len for cache in caches]
+    try:
+        for chunk in tokens.split(chunk_size or tokens.shape[1], dim=1):
+            logits = model(chunk, caches, left_padding=left_padding, last_only=True)
+    except BaseException:  # half a prompt is of no use, and a second try would append it again
+        for cache, start in zip(caches, starts):
+            if cache.seq_len > start and hasattr(cache, "crop"):
+                cache.crop(start)
+        raise
     return logits[:, -1]
 
 
@@ -176,8 +183,9 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator | None
     """
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
-    scaled = logits.double().cpu() / temperature
-    scaled = scaled - scaled.max(dim=-1, keepdim=True).values  # tiny temperatures stay finite
+    logits_on_cpu = logits.double().cpu()
+    behind = logits_on_cpu - logits_on_cpu.max(dim=-1, keepdim=True).values  # 0 / tiny stays 0
+    scaled = behind / temperature
     return torch.multinomial(scaled.softmax(dim=-1), 1, generator=generator).to(logits.device)
 
 

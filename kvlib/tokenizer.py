@@ -61,13 +61,26 @@ class Tokenizer:
         return self.encode(text)
 
 
-def from_gguf_fields(fields: dict) -> Tokenizer:
-    """Build the tokenizer that a GGUF file carries in its metadata (byte-level BPE)."""
-    from tokenizers import AddedToken, Tokenizer as Backend, decoders, models, pre_tokenizers
+def from_gguf_fields(path, fields: dict) -> Tokenizer:
+    """Build the tokenizer that the GGUF file at `path` carries in its metadata (byte-level BPE).
+
+    Raises ValueError, naming the file, where the metadata lacks one or has one of another kind.
+    """
+    try:
+        return _byte_level(fields)
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the field {error.args[0]} of its tokenizer") from None
+    except Exception as error:  # the library raises a bare Exception
+        raise ValueError(f"{path} has no readable tokenizer: {error}") from error
+
+
+def _byte_level(fields: dict) -> Tokenizer:
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Backend
 
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre")
     if kind != "gpt2" or pre not in ("smollm", "gpt-2", None):
-        raise ValueError(f"the file's tokenizer ({kind}, {pre}) is not one this library can build")
+        raise ValueError(f"its kind ({kind}, {pre}) is not one this library can build")
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     backend = Backend(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
@@ -110,7 +123,10 @@ def from_folder(folder) -> Tokenizer:
 
     def read(name: str) -> dict:
         file = folder / name
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        try:
+            return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except ValueError as error:
+            raise ValueError(f"{file} is not valid JSON ({error}); copy it again") from error
 
     config, extra = read("config.json"), read("tokenizer_config.json")
     eos = read("generation_config.json").get("eos_token_id", config.get("eos_token_id"))

@@ -7,7 +7,6 @@ Every format is read into tensors under the names a Llama safetensors file uses,
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,31 +36,31 @@ def load_smollm2(*, device=None, dtype: torch.dtype = torch.float32):
 
 def load_gguf(path: str | Path, *, device=None, dtype: torch.dtype = torch.float32):
     """Load a Llama-architecture GGUF file, dequantised; return (model, tokenizer)."""
-    from gguf import GGUFReader
     from gguf.quants import dequantize
 
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file")
-    try:
-        reader = GGUFReader(path)
-        fields = {key: field.contents() for key, field in reader.fields.items()}
-    except (ValueError, IndexError, KeyError, struct.error, OverflowError) as error:
-        raise ValueError(f"{path} is truncated or no GGUF file; fetch it again ({error})") from error
+    fields, quantised = _gguf_contents(path)
     if fields.get("general.architecture") != "llama":
         raise ValueError(f"{path} holds a {fields.get('general.architecture')} model, not a llama")
-    quantised = {tensor.name: tensor for tensor in reader.tensors}
-    config = _gguf_config(fields, tied="output.weight" not in quantised)
+    config = _gguf_config(path, fields, quantised)
+    extra = set(quantised) - {_gguf_name(name) for name in _names(config)}
+    if extra:
+        raise ValueError(f"{path} has tensors this model does not use, such as {min(extra)}")
+    text = tokenizer.from_gguf_fields(path, fields)
 
     def read(name: str) -> Tensor:
         tensor = quantised[_gguf_name(name)]
-        weight = torch.tensor(dequantize(tensor.data, tensor.tensor_type))  # a copy: the map is read-only
+        try:
+            values = dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError as error:
+            raise ValueError(f"{path}: {tensor.name} has a type that cannot be read") from error
+        weight = torch.tensor(values)  # a copy: the map is read-only
         heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
         kind = name.split(".")[-2]
-        return _unpermuted(weight, heads[kind]) if kind in heads else weight
+        whole = kind in heads and weight.dim() == 2 and len(weight) % (2 * heads[kind]) == 0
+        return _unpermuted(weight, heads[kind]) if whole else weight
 
-    model = _assemble(config, read, device=device, dtype=dtype)
-    return model, tokenizer.from_gguf_fields(fields)
+    return _assemble(path, config, read, device=device, dtype=dtype), text
 
 
 def load_checkpoint(folder: str | Path, *, device=None, dtype: torch.dtype | None = None):
@@ -99,15 +98,18 @@ def load_checkpoint(folder: str | Path, *, device=None, dtype: torch.dtype | Non
     extra = {name for name in extra if not name.endswith("rotary_emb.inv_freq")}
     if extra:
         raise ValueError(f"{folder} has tensors a Llama has not, such as {min(extra)}")
+    text = tokenizer.from_folder(folder)
 
     def read(name: str) -> Tensor:
         with safe_open(found[name], framework="pt") as part:
             return part.get_tensor(name)
 
-    return _assemble(config, read, device=device, dtype=dtype), tokenizer.from_folder(folder)
+    return _assemble(folder, config, read, device=device, dtype=dtype), text
 
 
-def _assemble(config: ModelConfig, read: Callable[[str], Tensor], *, device, dtype) -> Model:
+def _assemble(
+    source: Path, config: ModelConfig, read: Callable[[str], Tensor], *, device, dtype
+) -> Model:
     """Fit tensors, read by Llama name, into a new model; name what is missing or misshapen."""
     shapes = _names(config)
 
@@ -115,10 +117,13 @@ def _assemble(config: ModelConfig, read: Callable[[str], Tensor], *, device, dty
         try:
             weight = read(name)
         except KeyError:
-            raise ValueError(f"the checkpoint lacks the tensor {name}; it is incomplete") from None
+            raise ValueError(
+                f"{source} lacks the tensor {name}; it is incomplete, so copy it again"
+            ) from None
         if tuple(weight.shape) != shapes[name]:
             raise ValueError(
-                f"{name} has shape {tuple(weight.shape)}, the config asks for {shapes[name]}"
+                f"{source}: {name} has shape {tuple(weight.shape)}, the config asks for "
+                f"{shapes[name]}; the two do not belong together"
             )
         return weight.to(device=device, dtype=dtype)
 
@@ -201,8 +206,35 @@ def _unpermuted(weight: Tensor, num_heads: int) -> Tensor:
     return weight.view(num_heads, out // num_heads // 2, 2, width).transpose(1, 2).reshape(out, width)
 
 
-def _gguf_config(fields: dict, *, tied: bool) -> ModelConfig:
+def _gguf_contents(path: Path) -> tuple[dict, dict]:
+    """Return a GGUF file's metadata, and its tensors by name."""
+    import numpy as np
+    from gguf import GGUFReader
+
+    class Reader(GGUFReader):
+        """Read inside the file only: plain slices take what lies past its end for empty."""
+
+        def _get(self, offset, dtype, count=1, override_order=None):
+            if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
+                raise ValueError("it ends too early")
+            return super()._get(offset, dtype, count, override_order)
+
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file")
     try:
+        reader = Reader(path)
+        fields = {key: field.contents() for key, field in reader.fields.items()}
+    except Exception as error:  # the library trusts its input: bad bytes raise almost anything
+        raise ValueError(f"{path} is truncated or no GGUF file; fetch it again ({error})") from error
+    return fields, {tensor.name: tensor for tensor in reader.tensors}
+
+
+def _gguf_config(path: Path, fields: dict, quantised: dict) -> ModelConfig:
+    if fields.get("llama.rope.scaling.type", "none") != "none":
+        raise ValueError(f"{path} asks for rope scaling, which is not read from GGUF files")
+    try:
+        if fields["llama.block_count"] > len(quantised):
+            raise ValueError(f"{fields['llama.block_count']} layers, {len(quantised)} tensors")
         hidden, heads = fields["llama.embedding_length"], fields["llama.attention.head_count"]
         return ModelConfig(
             num_layers=fields["llama.block_count"],
@@ -214,11 +246,13 @@ def _gguf_config(fields: dict, *, tied: bool) -> ModelConfig:
             vocab_size=fields.get("llama.vocab_size", len(fields["tokenizer.ggml.tokens"])),
             rope_theta=float(fields.get("llama.rope.freq_base", 10000.0)),
             norm_eps=float(fields["llama.attention.layer_norm_rms_epsilon"]),
-            tie_embeddings=tied,
+            tie_embeddings="output.weight" not in quantised,
             max_seq_len=fields["llama.context_length"],
         )
     except KeyError as error:
-        raise ValueError(f"the GGUF file lacks the field {error.args[0]}") from None
+        raise ValueError(f"{path} lacks the field {error.args[0]}") from None
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{path} describes no possible model: {error}") from error
 
 
 def _folder_config(folder: Path) -> ModelConfig:
@@ -230,6 +264,8 @@ def _folder_config(folder: Path) -> ModelConfig:
         raise ValueError(f"{folder} has no config.json; it is no checkpoint folder") from None
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path} must hold one JSON object, {{...}}")
     if raw.get("model_type") != "llama":
         raise ValueError(f"{path} describes a {raw.get('model_type')} model; llama is supported")
     if raw.get("hidden_act", "silu") != "silu" or raw.get("attention_bias") or raw.get("mlp_bias"):
@@ -238,6 +274,10 @@ def _folder_config(folder: Path) -> ModelConfig:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):
         raise ValueError(f"{path} asks for rope scaling '{kind}'; default and llama3 are supported")
+    if kind == "llama3":
+        needs = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        if lacks := [name for name in needs if name not in rope]:
+            raise ValueError(f"{path} lacks the field {lacks[0]} of its llama3 rope scaling")
     try:
         heads = raw["num_attention_heads"]
         return ModelConfig(
@@ -256,3 +296,5 @@ def _folder_config(folder: Path) -> ModelConfig:
         )
     except KeyError as error:
         raise ValueError(f"{path} lacks the field {error.args[0]}") from None
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{path} describes no possible model: {error}") from error

@@ -1,0 +1,527 @@
+"""Checkpoints that load, and every way in which one can be broken."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from kvlib import load_checkpoint, load_smollm2, model_file
+from kvlib.weights import load_gguf
+
+HIDDEN, MIDDLE, HEADS, KV_HEADS, HEAD_DIM, VOCAB, LAYERS = 32, 48, 4, 2, 8, 60, 2
+CONFIG = {
+    "model_type": "llama", "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "hidden_size": HIDDEN,
+    "intermediate_size": MIDDLE, "vocab_size": VOCAB, "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 64, "tie_word_embeddings": False, "rope_theta": 10000.0,
+    "hidden_act": "silu", "eos_token_id": [2, 5],
+}  # fmt: skip
+
+
+def tensors(*, tied: bool = False) -> dict[str, torch.Tensor]:
+    """Random weights of CONFIG's shape under the names of a Llama checkpoint."""
+    generator = torch.Generator().manual_seed(0)
+
+    def weight(*shape):
+        return torch.randn(shape, generator=generator)
+
+    found = {
+        "model.embed_tokens.weight": weight(VOCAB, HIDDEN),
+        "model.norm.weight": weight(HIDDEN),
+    }
+    if not tied:
+        found["lm_head.weight"] = weight(VOCAB, HIDDEN)
+    for i in range(LAYERS):
+        at = f"model.layers.{i}."
+        found |= {
+            at + "input_layernorm.weight": weight(HIDDEN),
+            at + "self_attn.q_proj.weight": weight(HEADS * HEAD_DIM, HIDDEN),
+            at + "self_attn.k_proj.weight": weight(KV_HEADS * HEAD_DIM, HIDDEN),
+            at + "self_attn.v_proj.weight": weight(KV_HEADS * HEAD_DIM, HIDDEN),
+            at + "self_attn.o_proj.weight": weight(HIDDEN, HEADS * HEAD_DIM),
+            at + "post_attention_layernorm.weight": weight(HIDDEN),
+            at + "mlp.gate_proj.weight": weight(MIDDLE, HIDDEN),
+            at + "mlp.up_proj.weight": weight(MIDDLE, HIDDEN),
+            at + "mlp.down_proj.weight": weight(HIDDEN, MIDDLE),
+        }
+    return found
+
+
+def write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    backend = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCAB)}, unk_token="t0"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A good checkpoint folder, to be broken."""
+    save_file(tensors(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    write_tokenizer(tmp_path)
+    return tmp_path
+
+
+def change_config(folder: Path, **changes) -> None:
+    """Set fields; None removes one."""
+    config = {k: v for k, v in (CONFIG | changes).items() if v is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def change_tensors(folder: Path, change) -> None:
+    file = folder / "model.safetensors"
+    found = load_file(file)
+    change(found)
+    save_file(found, file)
+
+
+def refused(folder: Path, *words: str, **options) -> str:
+    """Check that the folder is refused with a sentence that holds these words; return it."""
+    with pytest.raises(ValueError) as error:
+        load_checkpoint(folder, **options)
+    for word in (str(folder), *words):
+        assert word in str(error.value)
+    return str(error.value)
+
+
+# A folder
+
+
+def test_a_good_folder_loads(folder):
+    model, tokenizer = load_checkpoint(folder)
+    assert model.dtype == torch.float32 and model.device.type == "cpu"
+    assert not any(weight.requires_grad for weight in model.parameters())
+    assert not any(weight.is_meta for weight in model.parameters())
+    assert tokenizer.encode("t7 t59") == [7, 59] and tokenizer.eos_ids == (2, 5)
+    assert torch.isfinite(model(torch.tensor([[1, 2, 3]]))).all()
+
+
+def test_every_tensor_of_a_checkpoint_matters(folder):
+    """None is read twice in another's place, and none is left out."""
+    tokens = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
+    before = load_checkpoint(folder)[0](tokens)
+    whole = load_file(folder / "model.safetensors")
+    for name in whole:
+        save_file(whole | {name: whole[name] * 1.5}, folder / "model.safetensors")
+        assert not torch.allclose(load_checkpoint(folder)[0](tokens), before), name
+
+
+def test_weights_in_several_files_load_as_from_one(folder):
+    tokens = torch.tensor([[1, 2, 3]])
+    before = load_checkpoint(folder)[0](tokens)
+    whole = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(whole)
+    for part in range(3):
+        here = {name: whole[name] for name in names[part::3]}
+        save_file(here, folder / f"model-0000{part + 1}-of-00003.safetensors")
+    assert torch.equal(load_checkpoint(folder)[0](tokens), before)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    refused(folder, "lacks the tensor", names[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_precision_is_the_checkpoints_own_unless_asked(folder, dtype):
+    change_tensors(folder, lambda found: found.update({k: v.to(dtype) for k, v in found.items()}))
+    assert load_checkpoint(folder)[0].dtype == dtype
+    assert load_checkpoint(folder, dtype=torch.float64)[0].dtype == torch.float64
+
+
+def test_mixed_precisions_have_to_be_asked_for(folder):
+    change_tensors(folder, lambda found: found.update(
+        {"model.norm.weight": found["model.norm.weight"].half()}))  # fmt: skip
+    refused(folder, "say which dtype")
+    assert load_checkpoint(folder, dtype=torch.float32)[0].dtype == torch.float32
+
+
+def test_a_tied_checkpoint_needs_no_head_and_may_have_one(folder):
+    change_config(folder, tie_word_embeddings=True)
+    with_copy = load_checkpoint(folder)[0]
+    change_tensors(folder, lambda found: found.pop("lm_head.weight"))
+    without = load_checkpoint(folder)[0]
+    tokens = torch.tensor([[1, 2, 3]])
+    assert torch.equal(with_copy(tokens), without(tokens))
+    change_config(folder, tie_word_embeddings=False)
+    refused(folder, "lacks the tensor lm_head.weight")
+
+
+def test_fields_with_a_usual_value_may_be_left_out(folder):
+    full = load_checkpoint(folder)[0].config
+    change_config(folder, head_dim=None, rope_theta=None, hidden_act=None)
+    assert load_checkpoint(folder)[0].config == full
+
+
+def test_no_such_folder(tmp_path):
+    refused(tmp_path / "nowhere", "config.json")
+
+
+def test_no_config(folder):
+    (folder / "config.json").unlink()
+    refused(folder, "has no config.json")
+
+
+@pytest.mark.parametrize("text", ["", "{", "{'a': 1}", "\x00\x01", "[1, 2]", "3", "null"])
+def test_config_that_is_not_a_json_object(folder, text):
+    (folder / "config.json").write_text(text)
+    refused(folder, "config.json", "JSON")
+
+
+def test_config_that_is_not_text(folder):
+    (folder / "config.json").write_bytes(b"\xff\xfe\x80")
+    refused(folder, "config.json", "JSON")
+
+
+@pytest.mark.parametrize("field", [
+    "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size", "vocab_size",
+    "rms_norm_eps", "max_position_embeddings",
+])  # fmt: skip
+def test_config_without_a_field(folder, field):
+    change_config(folder, **{field: None})
+    refused(folder, "config.json", field)
+
+
+@pytest.mark.parametrize("field, value", [
+    ("num_hidden_layers", 0), ("num_attention_heads", "four"), ("num_attention_heads", 0),
+    ("hidden_size", 2.5), ("vocab_size", -1), ("num_key_value_heads", 3), ("head_dim", 7),
+    ("rms_norm_eps", "small"), ("max_position_embeddings", True), ("rope_theta", [1]),
+])  # fmt: skip
+def test_config_with_an_impossible_value(folder, field, value):
+    change_config(folder, **{field: value})
+    refused(folder, "config.json")
+
+
+@pytest.mark.parametrize("changes, word", [
+    ({"model_type": "mistral"}, "mistral"),
+    ({"model_type": None}, "None"),
+    ({"hidden_act": "gelu"}, "silu"),
+    ({"attention_bias": True}, "bias"),
+    ({"mlp_bias": True}, "bias"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
+    ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "dynamic"),
+    ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor"),
+])  # fmt: skip
+def test_config_that_asks_for_what_is_not_computed(folder, changes, word):
+    change_config(folder, **changes)
+    refused(folder, "config.json", word)
+
+
+def test_no_weights(folder):
+    (folder / "model.safetensors").unlink()
+    refused(folder, "holds no .safetensors file")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
+def test_pickles_are_never_opened(folder, name):
+    """A pickle runs what it holds; this one would leave a mark."""
+    mark = folder / "ran"
+    (folder / "model.safetensors").unlink()
+    code = f"cbuiltins\nopen\n(V{mark}\nVw\ntR."
+    (folder / name).write_bytes(code.encode())
+    refused(folder, "not opened" if name != "consolidated.00.pth" else "pickled", "run code")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 100, 0.5, 0.99, -1])
+def test_truncated_weights(folder, keep):
+    file = folder / "model.safetensors"
+    raw = file.read_bytes()
+    file.write_bytes(raw[: int(keep * len(raw)) if isinstance(keep, float) else keep])
+    refused(folder, "model.safetensors", "truncated or broken")
+
+
+def test_weights_of_random_bytes(folder):
+    (folder / "model.safetensors").write_bytes(random.Random(0).randbytes(5000))
+    refused(folder, "model.safetensors", "truncated or broken")
+
+
+@pytest.mark.parametrize("name", sorted(tensors()))
+def test_a_missing_tensor_is_named(folder, name):
+    change_tensors(folder, lambda found: found.pop(name))
+    refused(folder, name, "incomplete")
+
+
+@pytest.mark.parametrize("name", sorted(tensors()))
+def test_a_tensor_of_another_shape_is_named(folder, name):
+    change_tensors(folder, lambda found: found.update({name: found[name][:-1].contiguous()}))
+    refused(folder, name, "shape")
+
+
+@pytest.mark.parametrize("name", [
+    "model.layers.0.self_attn.q_proj.bias", "model.layers.2.input_layernorm.weight", "adapter.weight",
+])  # fmt: skip
+def test_a_tensor_that_no_llama_has_is_named(folder, name):
+    change_tensors(folder, lambda found: found.update({name: torch.zeros(32)}))
+    refused(folder, name)
+
+
+def test_stored_rotary_frequencies_are_known_and_skipped(folder):
+    change_tensors(folder, lambda found: found.update(
+        {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))  # fmt: skip
+    load_checkpoint(folder)
+
+
+def test_no_tokenizer(folder):
+    (folder / "tokenizer.json").unlink()
+    refused(folder, "tokenizer.json", "copy it")
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"{}", b"[]", b"\xff\xfe", b"PK\x03\x04"])
+def test_a_broken_tokenizer(folder, raw):
+    (folder / "tokenizer.json").write_bytes(raw)
+    refused(folder, "tokenizer.json", "not a readable tokenizer")
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+def test_a_broken_file_beside_the_tokenizer(folder, name):
+    (folder / name).write_text("{")
+    refused(folder, name, "JSON")
+
+
+# A GGUF file
+
+
+def permuted(weight: np.ndarray, num_heads: int) -> np.ndarray:
+    """Put rows in llama.cpp's order: row i of a head's first half beside row i of its second."""
+    rows, width = weight.shape
+    halves = weight.reshape(num_heads, 2, rows // num_heads // 2, width)
+    return halves.swapaxes(1, 2).reshape(rows, width)
+
+
+def write_gguf(
+    path: Path, *, architecture="llama", leave_out=(), change=None, metadata=None
+) -> None:
+    """Write tensors() as llama.cpp's converter does."""
+    writer = gguf.GGUFWriter(str(path), architecture)
+    fields = {
+        "block_count": LAYERS, "context_length": 64, "embedding_length": HIDDEN,
+        "feed_forward_length": MIDDLE, "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+    }  # fmt: skip
+    for name, value in fields.items():
+        if name not in leave_out:
+            writer.add_uint32(f"{architecture}.{name}", value)
+    writer.add_layer_norm_rms_eps(1e-5)
+    words = [chr(33 + i) for i in range(VOCAB - 1)] + ["!#"]
+    tokenizer = {"model": "gpt2", "pre": "smollm", "tokens": words, "token_type": [1] * VOCAB,
+                 "merges": ["! #"]}  # fmt: skip
+    for name, value in (tokenizer | (metadata or {})).items():
+        if f"tokenizer.ggml.{name}" not in leave_out:
+            key = name if "." in name else f"tokenizer.ggml.{name}"
+            if isinstance(value, str):
+                writer.add_string(key, value)
+            else:
+                writer.add_array(key, value)
+    writer.add_eos_token_id(2)
+    ends = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    parts = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q",
+             "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+             "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
+             "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+             "mlp.down_proj": "ffn_down"}  # fmt: skip
+    found = {}
+    for name, weight in tensors().items():
+        stem, array = name.removesuffix(".weight"), weight.numpy()
+        if stem in ends:
+            found[ends[stem] + ".weight"] = array
+            continue
+        _, _, layer, part = stem.split(".", 3)
+        heads = {"self_attn.q_proj": HEADS, "self_attn.k_proj": KV_HEADS}.get(part)
+        found[f"blk.{layer}.{parts[part]}.weight"] = permuted(array, heads) if heads else array
+    if change is not None:
+        change(found)
+    for name, array in found.items():
+        writer.add_tensor(name, np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.fixture(scope="module")
+def good_gguf(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "good.gguf"
+    write_gguf(path)
+    return path
+
+
+def gguf_refused(path: Path, *words: str) -> None:
+    with pytest.raises(ValueError) as error:
+        load_gguf(path)
+    for word in (str(path), *words):
+        assert word in str(error.value)
+
+
+def test_a_gguf_file_is_the_folder_it_was_made_from(good_gguf, folder):
+    ours, tokenizer = load_gguf(good_gguf)
+    reference, _ = load_checkpoint(folder)
+    tokens = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
+    torch.testing.assert_close(ours(tokens), reference(tokens), rtol=1e-5, atol=1e-4)
+    assert tokenizer.encode("!#!") == [59, 0] and tokenizer.eos_ids == (2,)
+
+
+def test_a_gguf_file_without_a_head_is_tied(tmp_path):
+    write_gguf(tmp_path / "tied.gguf", change=lambda found: found.pop("output.weight"))
+    model, _ = load_gguf(tmp_path / "tied.gguf")
+    assert model.config.tie_embeddings
+
+
+def test_no_gguf_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere.gguf"):
+        load_gguf(tmp_path / "nowhere.gguf")
+
+
+def test_a_gguf_file_truncated_anywhere(good_gguf, tmp_path):
+    raw = good_gguf.read_bytes()
+    path = tmp_path / "short.gguf"
+    header = raw.index(b"blk.0.attn_norm.weight")
+    cuts = [*range(0, header, 61), *range(header, len(raw), 4001), len(raw) - 33]
+    for cut in cuts:  # the last bytes may be padding, so the last cut is 33 short
+        path.write_bytes(raw[:cut])
+        gguf_refused(path, "fetch it again")
+
+
+def test_the_real_file_truncated(tmp_path):
+    if not model_file.is_ready():
+        pytest.skip("SmolLM2's file is not here; fetch it with `python -m kvlib.model_file`")
+    with model_file.model_path().open("rb") as file:
+        start = file.read(6_000_000)
+    path = tmp_path / "short.gguf"
+    for cut in (1000, len(start)):  # in the metadata, and in the tensors
+        path.write_bytes(start[:cut])
+        gguf_refused(path, "fetch it again")
+
+
+def test_random_bytes_are_no_gguf_file(good_gguf, tmp_path):
+    source, head = random.Random(0), good_gguf.read_bytes()[:24]
+    path = tmp_path / "random.gguf"
+    for length in (1, 3, 7, 100, 5000):
+        for start in (b"", head[:4], head[:8], head):
+            path.write_bytes(start + source.randbytes(length))
+            gguf_refused(path, "fetch it again")
+
+
+def test_flipped_bytes_are_refused_with_a_sentence_or_harmless(good_gguf, tmp_path):
+    """Nothing else than ValueError comes out, whatever a byte of the metadata turns into."""
+    source, raw = random.Random(2), good_gguf.read_bytes()
+    header = raw.index(b"blk.0.attn_norm.weight")
+    path = tmp_path / "flipped.gguf"
+    num_refused = 0
+    for _ in range(120):
+        flipped = bytearray(raw)
+        flipped[source.randrange(header)] ^= 1 << source.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            model, _ = load_gguf(path)
+        except ValueError as error:
+            assert str(path) in str(error)
+            num_refused += 1
+        else:
+            assert not any(weight.is_meta for weight in model.parameters())
+    assert num_refused > 60
+
+
+def test_a_gguf_file_of_another_architecture(tmp_path):
+    write_gguf(tmp_path / "other.gguf", architecture="gemma")
+    gguf_refused(tmp_path / "other.gguf", "gemma")
+
+
+@pytest.mark.parametrize("field", [
+    "block_count", "context_length", "embedding_length", "feed_forward_length",
+    "attention.head_count", "tokenizer.ggml.tokens", "tokenizer.ggml.merges",
+    "tokenizer.ggml.token_type",
+])  # fmt: skip
+def test_a_gguf_file_without_a_field(tmp_path, field):
+    write_gguf(tmp_path / "poor.gguf", leave_out=(field,))
+    gguf_refused(tmp_path / "poor.gguf", field)
+
+
+@pytest.mark.parametrize("name", ["model", "pre"])
+def test_a_gguf_file_with_another_tokenizer(tmp_path, name):
+    write_gguf(tmp_path / "other.gguf", metadata={name: "llama-bpe"})
+    gguf_refused(tmp_path / "other.gguf", "tokenizer", "llama-bpe")
+
+
+def test_a_gguf_file_that_asks_for_rope_scaling(tmp_path):
+    write_gguf(tmp_path / "long.gguf", metadata={"llama.rope.scaling.type": "yarn"})
+    gguf_refused(tmp_path / "long.gguf", "rope scaling")
+
+
+def test_a_gguf_file_without_a_tensor(tmp_path):
+    write_gguf(tmp_path / "poor.gguf", change=lambda found: found.pop("blk.1.attn_k.weight"))
+    gguf_refused(tmp_path / "poor.gguf", "model.layers.1.self_attn.k_proj.weight", "incomplete")
+
+
+@pytest.mark.parametrize("name", ["blk.0.attn_q.bias", "rope_freqs.weight", "blk.2.attn_q.weight"])
+def test_a_gguf_file_with_a_tensor_that_would_be_ignored(tmp_path, name):
+    write_gguf(
+        tmp_path / "rich.gguf",
+        change=lambda found: found.update({name: np.zeros(32, dtype=np.float32)}),
+    )
+    gguf_refused(tmp_path / "rich.gguf", name)
+
+
+@pytest.mark.parametrize(
+    "name", ["blk.0.attn_q.weight", "blk.0.attn_k.weight", "output_norm.weight"]
+)
+def test_a_gguf_file_with_a_tensor_of_another_shape(tmp_path, name):
+    write_gguf(
+        tmp_path / "odd.gguf",
+        change=lambda found: found.update({name: found[name][:-1]}),
+    )
+    gguf_refused(tmp_path / "odd.gguf", "shape")
+
+
+# SmolLM2
+
+
+@pytest.fixture
+def empty_home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.delenv("KVLIB_MODEL_HOME", raising=False)
+    monkeypatch.setenv("KVLIB_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_without_the_model_the_sentence_says_which_command_fetches_it(empty_home):
+    with pytest.raises(FileNotFoundError, match=r"python -m kvlib\.model_file") as error:
+        load_smollm2()
+    assert "course.py lab" in str(error.value)
+
+
+def test_the_named_command_exists():
+    done = subprocess.run(
+        [sys.executable, "-m", "kvlib.model_file", "--help"],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0 and "SmolLM2" in done.stdout
+
+
+def test_a_model_of_the_wrong_size_is_refused_before_it_is_read(empty_home):
+    (empty_home / model_file.NAME).write_bytes(b"GGUF" * 100)
+    with pytest.raises(ValueError, match=r"400 bytes instead of 98,362,432: delete it") as error:
+        load_smollm2()
+    assert model_file.NAME in str(error.value)
+
+
+def test_a_model_of_the_wrong_hash_is_refused_before_it_is_read(empty_home):
+    with (empty_home / model_file.NAME).open("wb") as file:
+        file.truncate(model_file.SIZE)  # a file of zeros that takes no room
+    with pytest.raises(ValueError, match="SHA-256.*delete it and fetch it again"):
+        load_smollm2()
+
+
+def test_a_folder_in_the_models_place_is_no_model(empty_home):
+    (empty_home / model_file.NAME).mkdir()
+    with pytest.raises(FileNotFoundError):
+        load_smollm2()
