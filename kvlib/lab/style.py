@@ -46,10 +46,11 @@ def apply() -> None:
     matplotlib.rcParams.update(RC)
 
 
-def new_figure(width: int = 900, height: int = 380) -> Figure:
+def new_figure(width: int = 900, height: int = 380, layout: str | None = "constrained") -> Figure:
     """Return an empty figure of this many pixels on the course's card, outside pyplot."""
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor=CARD)
+        size = (width / 100, height / 100)
+        figure = Figure(figsize=size, dpi=100, facecolor=CARD, layout=layout)
         FigureCanvasAgg(figure)
     return figure
 
