@@ -1,0 +1,177 @@
+"""Measure what the library promises, against what no one here wrote: `python -m kvlib.bench`.
+
+Two tables, made in one run. First the decode step of SmolLM2-135M in float32, batch 1, beside
+transformers' LlamaForCausalLM on the same weights with its DynamicCache and its StaticCache; the
+three take turns, so that a busy moment meets them all. Then one layer's decode attention as a share
+of its floor, the larger of bytes over measured bandwidth and operations over measured FLOP rate.
+Times are medians; quote the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kvlib import model_file
+from kvlib.attention import grouped_attention
+from kvlib.caches import StaticKVCache
+from kvlib.devices import best_device, device_name, synchronize
+from kvlib.model import Model
+from kvlib.timing import flop_rate, read_bandwidth
+from kvlib.weights import load_smollm2
+
+STEP_CONTEXTS = 64, 1024, 8000
+ATTENTION_CONTEXTS = 4096, 32768
+STEP_TARGETS = {"DynamicCache": 1.6, "StaticCache": 2.0}
+NUM_HEADS, HEAD_DIM = 32, 128  # of the attention table: Llama 3.1 8B's
+KINDS = {"MHA": 32, "GQA": 8, "MQA": 1}
+
+
+def in_turn(calls: dict[str, Callable[[], object]], rounds: int, device) -> dict[str, float]:
+    """Call each in turn, `rounds` times after one warm-up; return the median seconds of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for i in range(rounds + 1):
+        for name, call in calls.items():
+            synchronize(device)
+            began = time.perf_counter()
+            call()
+            synchronize(device)
+            if i:
+                seconds[name].append(time.perf_counter() - began)
+    return {name: statistics.median(taken) for name, taken in seconds.items()}
+
+
+def load_transformers(device):
+    """Load the same file through transformers, which reads GGUF by itself."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    path = model_file.model_path()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=torch.float32
+    )
+    return model.eval().to(device)
+
+
+@torch.no_grad()
+def decode_steps(model: Model, theirs, seq_len: int, rounds: int) -> dict[str, float]:
+    """Time one decode step behind `seq_len` random tokens for the three; check they agree."""
+    from transformers import DynamicCache, StaticCache
+
+    room = seq_len + rounds + 2
+    dynamic = DynamicCache(config=theirs.config)
+    static = StaticCache(config=theirs.config, max_cache_len=room)
+    ours = model.make_caches(lambda: StaticKVCache(max_seq_len=room))
+    config = model.config
+    generator = torch.Generator().manual_seed(seq_len)
+    shape = 1, config.num_kv_heads, seq_len, config.head_dim
+    for i in range(config.num_layers):
+        k, v = (torch.randn(shape, generator=generator).to(model.device) for _ in range(2))
+        dynamic.update(k, v, i)
+        static.update(k, v, i)
+        ours[i].update(k, v)
+    token = torch.tensor([[5]], device=model.device)
+    last: dict[str, Tensor] = {}
+
+    def step(name: str, forward: Callable[[], Tensor]) -> Callable[[], None]:
+        return lambda: last.__setitem__(name, forward())
+
+    medians = in_turn(
+        {
+            "DynamicCache": step("dynamic", lambda: theirs(token, past_key_values=dynamic).logits),
+            "StaticCache": step("static", lambda: theirs(token, past_key_values=static).logits),
+            "kvlib": step("kvlib", lambda: model(token, ours)),
+        },
+        rounds,
+        model.device,
+    )
+    for name in ("dynamic", "static"):
+        torch.testing.assert_close(last["kvlib"], last[name], rtol=1e-3, atol=1e-2)
+    return medians
+
+
+@torch.no_grad()
+def attention_share(
+    num_kv_heads: int, seq_len: int, device, rounds: int
+) -> tuple[float, float, str]:
+    """Return (seconds, share of the floor, what bounds it) of one layer's decode attention.
+
+    Several layers' keys and values take turns, so that none stays in the processor's cache.
+    """
+    layer_bytes = 2 * num_kv_heads * seq_len * HEAD_DIM * 4
+    layers = max(1, min(64, int(1e9 / layer_bytes)))
+    q = torch.randn(1, NUM_HEADS, 1, HEAD_DIM, device=device)
+    kv = [torch.randn(2, 1, num_kv_heads, seq_len, HEAD_DIM, device=device) for _ in range(layers)]
+
+    def every_layer() -> None:
+        for k, v in kv:
+            grouped_attention(q, k, v)
+
+    seconds = in_turn({"": every_layer}, rounds, device)[""] / layers
+    by_bytes = layer_bytes / read_bandwidth(device)
+    flops = 4 * NUM_HEADS * seq_len * HEAD_DIM  # two products, a multiply and an add each
+    by_flops = flops / flop_rate(device, torch.float32)
+    bound_by = "bytes" if by_bytes >= by_flops else "arithmetic"
+    return seconds, max(by_bytes, by_flops) / seconds, bound_by
+
+
+def print_steps(device, rounds: int) -> None:
+    """Print the table of decode steps: ours, then each of theirs with its ratio to ours."""
+    print("\nDecode step of SmolLM2-135M, float32, batch 1, median ms")
+    print(f"{'context':>8}{'kvlib':>8}" + "".join(f"{name:>20}" for name in STEP_TARGETS))
+    model, _ = load_smollm2(device=device)
+    theirs = load_transformers(device)
+    for seq_len in STEP_CONTEXTS:
+        seconds = decode_steps(model, theirs, seq_len, rounds)
+        line = f"{seq_len:>8,}{seconds['kvlib'] * 1e3:>8.1f}"
+        for name, goal in STEP_TARGETS.items():
+            ratio = seconds[name] / seconds["kvlib"]
+            missed = " " if ratio >= goal else "<"
+            line += f"{seconds[name] * 1e3:>9.1f} = {ratio:>5.2f} x{missed}"
+        print(line, flush=True)
+    goals = ", ".join(f"{goal} x {name}" for name, goal in STEP_TARGETS.items())
+    print(f"The goal is {goals}; '<' marks what misses it.")
+
+
+def print_attention(device, rounds: int) -> None:
+    """Print the table of decode attention as a share of its floor."""
+    print(f"\nDecode attention of one layer, {NUM_HEADS} query heads of {HEAD_DIM}, float32")
+    print(f"{'':>4}{'KV heads':>10}{'context':>9}{'ms':>8}{'of floor':>10}  bound by")
+    for kind, num_kv_heads in KINDS.items():
+        for seq_len in ATTENTION_CONTEXTS:
+            seconds, share, bound_by = attention_share(num_kv_heads, seq_len, device, rounds)
+            print(
+                f"{kind:>4}{num_kv_heads:>10}{seq_len:>9,}{seconds * 1e3:>8.2f}{share:>10.0%}"
+                f"  {bound_by}",
+                flush=True,
+            )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(prog="python -m kvlib.bench")
+    parser.add_argument("--rounds", type=int, default=15, help="timed calls of each (default 15)")
+    parser.add_argument("--only", choices=["step", "attention"], help="one table alone")
+    options = parser.parse_args(arguments)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    device = best_device()
+    print(
+        f"{device_name(device)}, torch {torch.__version__}; reads "
+        f"{read_bandwidth(device, fresh=True) / 1e9:.1f} GB/s, multiplies "
+        f"{flop_rate(device, torch.float32, fresh=True) / 1e9:.0f} GFLOP/s in float32 (measured)"
+    )
+    if options.only != "attention":
+        print_steps(device, options.rounds)
+    if options.only != "step":
+        print_attention(device, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
