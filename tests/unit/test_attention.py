@@ -223,3 +223,12 @@ def test_attention_with_padding_equals_the_loop():
     assert torch.isfinite(out).all()
     want = loop(q, k, v, padded_mask(None, valid, 3)[:, 0])
     torch.testing.assert_close(out, want, rtol=1e-12, atol=1e-12)
+
+
+def test_padding_is_matched_to_the_last_rows_of_a_cache_that_drops_some():
+    q, k, v = draw(dtype=torch.float64)
+    valid = torch.arange(8) >= torch.tensor([[0], [4]])
+    cache = Given(k[:, :, 3:5], v[:, :, 3:5])  # five tokens so far, two of them still stored
+    out, _ = attention_with_kv_cache(q, k[:, :, 5:], v[:, :, 5:], cache, valid)
+    want = loop(q, k[:, :, 3:], v[:, :, 3:], padded_mask(None, valid[:, 3:], 3)[:, 0])
+    torch.testing.assert_close(out, want, rtol=1e-12, atol=1e-12)
