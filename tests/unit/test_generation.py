@@ -184,7 +184,7 @@ def test_a_seed_leaves_the_global_state_alone(model):
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-300, 5e-324])
 def test_a_vanishing_temperature_is_greedy(model, temperature):
-    """Also the smallest float there is: logits over it are infinite, their differences not a number."""
+    """Also the smallest float there is, over which any logit is infinite."""
     assert generate(model, PROMPT, 8, temperature=temperature) == greedy(model, PROMPT, 8)
 
 

@@ -259,7 +259,8 @@ def test_a_tensor_of_another_shape_is_named(folder, name):
 
 
 @pytest.mark.parametrize("name", [
-    "model.layers.0.self_attn.q_proj.bias", "model.layers.2.input_layernorm.weight", "adapter.weight",
+    "model.layers.0.self_attn.q_proj.bias", "model.layers.2.input_layernorm.weight",
+    "adapter.weight",
 ])  # fmt: skip
 def test_a_tensor_that_no_llama_has_is_named(folder, name):
     change_tensors(folder, lambda found: found.update({name: torch.zeros(32)}))
