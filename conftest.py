@@ -11,6 +11,8 @@ import pytest
 
 from kvlib.model_file import model_home
 
+HOME = pytest.StashKey[str]()
+
 
 def pytest_configure(config):
     """Give this process a home of its own; the model stays where the user has it."""
@@ -23,20 +25,29 @@ def pytest_unconfigure(config):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Keep the cells of a notebook in one process, and the tests of a file, unless marked."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            lesson = getattr(item, "callspec", None) and item.callspec.params.get("lesson")
-            group = f"{item.path.name}-{lesson}" if lesson else item.nodeid.split("::")[0]
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Start each notebook with the progress of nobody, as the build did."""
     if item.path.suffix == ".ipynb" and item.name == "Cell 0":
         os.environ["KVLIB_HOME"] = tempfile.mkdtemp(dir=item.config.stash[HOME])
 
 
-HOME = pytest.StashKey[str]()
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give a process whole files, above all a notebook's cells in order (`--dist loadfile`)."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class WholeFiles(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return work_unit(nodeid)
+
+    return WholeFiles(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def work_unit(nodeid: str) -> str:
+    """Return what a test must share a process with: its file, with two exceptions."""
+    file = nodeid.split("::")[0]
+    if file.startswith("tests/browser/"):
+        return "tests/browser"  # one JupyterLab and one browser serve them all
+    if file == "tests/notebooks/test_run.py":
+        return nodeid  # long, and each with a kernel of its own
+    return file

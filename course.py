@@ -468,7 +468,7 @@ def test(options, cpu, folder):
     fetch_model(folder, required=bool(os.environ.get("CI")))
     workers = str(min(4, os.cpu_count() or 1))
     threads = os.environ.get("OMP_NUM_THREADS", "1")  # the workers share the cores
-    pytest = [venv_python(), "-m", "pytest", "-n", workers, "--dist", "loadgroup"]
+    pytest = [venv_python(), "-m", "pytest", "-n", workers, "--dist", "loadfile"]
     hand_over(pytest + options, OMP_NUM_THREADS=threads)
 
 

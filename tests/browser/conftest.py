@@ -58,10 +58,8 @@ def lab(browser, lab_server):
     context.close()
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the browser tests and keep them in one process, which holds the one server."""
+    """Mark the browser tests."""
     for item in items:
         if item.path.parent.name == "browser":
             item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.xdist_group("browser"))

@@ -3,8 +3,6 @@
 That it runs as stored in a kernel of its own, with the stored outputs, is nbval's part.
 """
 
-from copy import deepcopy
-
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
@@ -26,13 +24,11 @@ assert all(status == CORRECT for status in kept.values()), kept
 def test_runs_solved_and_then_twice_as_stored(lesson):
     cells = code_cells(stored(lesson))
     keys = [key for cell in cells if (key := exercise_key(cell))]
-    runs = [new_code_cell(solved(cell)) for cell in cells]
+    runs = [solved(cell) for cell in cells]
     if keys:
-        runs.append(new_code_cell(ALL_SOLVED.format(keys=keys)))
-    runs += [new_code_cell(cell.source) for cell in cells] * 2
-    notebook = new_notebook(cells=[deepcopy(cell) for cell in runs])
-    for number, cell in enumerate(notebook.cells):
-        cell.id = f"run-{number}"
+        runs.append(ALL_SOLVED.format(keys=keys))
+    runs += [cell.source for cell in cells] * 2
+    notebook = new_notebook(cells=[new_code_cell(source) for source in runs])
     execute(notebook, FOLDER)  # raises with the cell and its traceback
     noisy = {
         cell.source: output.text
