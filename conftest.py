@@ -3,6 +3,7 @@
 It stands at the root because it serves the lessons in notebooks/ as well as tests/.
 """
 
+import json
 import os
 import shutil
 import tempfile
@@ -18,6 +19,18 @@ def pytest_configure(config):
     """Give this process a home of its own; the model stays where the user has it."""
     os.environ["KVLIB_MODEL_HOME"] = str(model_home())
     config.stash[HOME] = os.environ["KVLIB_HOME"] = tempfile.mkdtemp(prefix="kvlib-test-")
+
+
+def pytest_report_header(config):
+    """Say how many of the lessons' cells are not compared with a new run."""
+    tags = [
+        cell["metadata"].get("tags", [])
+        for path in (config.rootpath / "notebooks").glob("*.ipynb")
+        for cell in json.loads(path.read_text("utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    measured = sum("nbval-ignore-output" in these for these in tags)
+    return f"lessons: {measured} of {len(tags)} code cells show a measurement and are not compared"
 
 
 def pytest_unconfigure(config):
