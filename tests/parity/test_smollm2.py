@@ -14,7 +14,7 @@ from kvlib import KVCache, StaticKVCache, generate, model_file, weights
 from kvlib.generation import prefill
 
 TOLERANCE = 2e-5
-NUM_NEW = 16
+NUM_NEW = 12
 
 QUESTION = "In one sentence, what is a key-value cache in a language model?"
 ANSWER = "A key-value cache in a language model is a data structure that stores and retrieves"
@@ -108,8 +108,8 @@ def test_greedy_tokens_equal_transformers(smollm2, prompts, answers, name, cache
 def test_greedy_tokens_without_a_cache_equal_transformers(smollm2, prompts, answers, name):
     """Everything recomputed for every token: the definition that each cache has to keep to."""
     model, tokenizer = smollm2
-    ours = generate(model, prompts[name], 8, cache=None, stop_ids=tokenizer.eos_ids)
-    assert ours == answers[name][0][:8]
+    ours = generate(model, prompts[name], 5, cache=None, stop_ids=tokenizer.eos_ids)
+    assert ours == answers[name][0][:5]
 
 
 @pytest.mark.parametrize("name", ["prose", "chat"])
@@ -136,7 +136,7 @@ def test_a_batch_of_unequal_prompts_answers_as_each_prompt_alone(smollm2, prompt
 def test_the_answer_starts_as_documented(smollm2, answers):
     _, tokenizer = smollm2
     assert ANSWER.startswith(tokenizer.decode(answers["chat"][0]))
-    assert len(tokenizer.decode(answers["chat"][0])) > 60
+    assert len(tokenizer.decode(answers["chat"][0])) > 45
 
 
 def test_the_model_has_the_documented_shape(smollm2, theirs):
