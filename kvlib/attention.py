@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+SPLIT_KEYS = 1024  # a part of the keys that a core reads alone is at least this long
+
 
 def causal_mask(num_new: int, num_keys: int, device: torch.device | str = "cpu") -> Tensor:
     """Return who may see whom, bool (num_new, num_keys), aligned at the bottom right.
@@ -52,7 +54,11 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = Non
     num_kv_heads, num_keys = k.shape[1], k.shape[2]
     if num_new == 1:
         folded = q.reshape(batch_size, num_kv_heads, group_size, head_dim)  # h = kv * G + g
-        out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask)  # (B, KV, G, D)
+        splits = _num_splits(k) if mask is None else 1
+        if splits > 1:
+            out = _split_attention(folded, k, v, splits)
+        else:
+            out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask)  # (B, KV, G, D)
         return out.reshape(batch_size, num_heads, 1, head_dim)
     whole = mask is None and num_new == num_keys
     if mask is None and not whole:
@@ -63,6 +69,45 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = Non
         for member in members  # each (B, KV, t, D)
     ]
     return torch.stack(outs, dim=2).view(q.shape)  # (B, KV, G, t, D) -> (B, H, t, D)
+
+
+def _split_attention(q: Tensor, k: Tensor, v: Tensor, num_splits: int) -> Tensor:
+    """Attend to the keys in `num_splits` parts side by side, and merge: exact but for rounding.
+
+    Shapes: q (B, KV, G, D), k and v (B, KV, T, D) -> (B, KV, G, D), with every query seeing every key.
+    Each part returns its output and the log of its softmax's sum; a part's share of the whole is
+    the softmax of these logs. Source: Dao et al. 2023 (flash-decoding).
+    """
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # also returns the log-sum
+    heads, (num_keys, head_dim) = k.shape[0] * k.shape[1], k.shape[2:]
+    queries = q.reshape(1, heads, -1, head_dim)
+    k, v = k.view(heads, num_keys, head_dim), v.view(heads, num_keys, head_dim)
+    size = num_keys // num_splits
+    rest = num_splits * size  # up to num_splits - 1 keys behind it make a part of their own
+    parts = [
+        x[:, :rest].unflatten(1, (num_splits, size)).transpose(0, 1) for x in (k, v)
+    ]  # each a view, (S, B KV, size, D)
+    out, log_sum = flash(queries.expand(num_splits, -1, -1, -1), *parts)
+    if rest < num_keys:
+        last, last_sum = flash(queries, k[None, :, rest:], v[None, :, rest:])
+        out, log_sum = torch.cat([out, last]), torch.cat([log_sum, last_sum])
+    share = log_sum.softmax(dim=0).to(out.dtype)  # (S, B KV, G)
+    return (out * share[..., None]).sum(dim=0).view(q.shape)
+
+
+def _num_splits(k: Tensor) -> int:
+    """Say in how many parts to read the keys, so that every core of a CPU has enough to do.
+
+    A GPU's kernels split by themselves; short contexts, and keys that are no plain buffer, are
+    read whole.
+    """
+    batch_size, num_kv_heads, num_keys, _ = k.shape
+    if k.device.type != "cpu" or num_keys < 2 * SPLIT_KEYS:
+        return 1
+    if batch_size > 1 and k.stride(0) != num_kv_heads * k.stride(1):
+        return 1
+    wanted = -(-2 * torch.get_num_threads() // (batch_size * num_kv_heads))  # two parts a core
+    return min(max(2, wanted), num_keys // SPLIT_KEYS)
 
 
 def attention_with_kv_cache(

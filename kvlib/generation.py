@@ -133,8 +133,11 @@ def _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size)
     longest = max(len(prompt) for prompt in prompts)
     caches = _make_caches(model, cache, longest + max_new_tokens - 1)
     held = caches[0].seq_len if caches else 0
-    if held and len({len(prompt) for prompt in prompts}) > 1:
-        raise ValueError("caches that already hold text take prompts of equal lengths")
+    if isinstance(cache, Sequence) and len({len(prompt) for prompt in prompts}) > 1:
+        raise ValueError(
+            "a batch of unequal lengths needs caches of its own: padding in front of a prompt would "
+            "be taken for text by whoever used these caches next. Give a class, such as KVCache"
+        )
     rows = held + longest + max_new_tokens - 1
     room = min(
         [model.config.max_seq_len]

@@ -232,3 +232,21 @@ def test_padding_is_matched_to_the_last_rows_of_a_cache_that_drops_some():
     out, _ = attention_with_kv_cache(q, k[:, :, 5:], v[:, :, 5:], cache, valid)
     want = loop(q, k[:, :, 3:], v[:, :, 3:], padded_mask(None, valid[:, 3:], 3)[:, 0])
     torch.testing.assert_close(out, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num_keys", [2048, 2049, 3075])
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_long_context_read_in_parts_equals_the_loop(heads, num_keys, dtype, threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    q, k, v = draw(heads, (1, num_keys), batch_size=2, dtype=dtype)
+    k[:, :, 5] *= 40  # scores far apart: the parts must be weighed by their sums, not evenly
+    want = loop(q, k, v)
+    room = torch.full((2, 2, heads[1], num_keys + 9, 4), float("nan"), dtype=dtype)  # a static buffer
+    room[0, :, :, :num_keys], room[1, :, :, :num_keys] = k, v
+    for keys, values in [(k, v), room[:, :, :, :num_keys], (k[:1].expand(2, -1, -1, -1), v)]:
+        if keys.stride(0) == 0:
+            want = loop(q, keys, values)
+        got = grouped_attention(q, keys, values)
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
