@@ -30,6 +30,7 @@ from kvlib.model_file import model_home
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = ROOT / "notebooks"
+ASSETS = ROOT / "assets"
 CELL_TIMEOUT_S = 600
 COLOURS = 64  # in a stored picture: a quarter of the bytes, no visible difference in a figure
 MEASURED = ("timing", "device")
@@ -235,8 +236,26 @@ def build(path: Path, fresh: bool = False) -> list[str]:
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_text(text, "utf-8", newline="\n")
         os.replace(temporary, path)
+    if not found:
+        for name, picture in pictures(notebook).items():
+            (ASSETS / name).write_bytes(picture)
     outcome = "not stored" if found else "unchanged" if text == stored else "stored"
     print(f"{path.name}: {outcome}, {time.perf_counter() - start:.0f} s", flush=True)
+    return found
+
+
+def pictures(notebook) -> dict[str, bytes]:
+    """Return the pictures that cells give away, by file name in assets/: what the README shows.
+
+    A cell names its picture in the metadata {"kvlib": {"asset": "name.png"}}.
+    """
+    found = {}
+    for cell in notebook.cells:
+        if name := cell.metadata.get("kvlib", {}).get("asset"):
+            encoded = next(
+                o.data["image/png"] for o in cell.outputs if "image/png" in o.get("data", {})
+            )
+            found[name] = base64.b64decode(encoded)
     return found
 
 
