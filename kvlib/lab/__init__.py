@@ -1,4 +1,4 @@
-"""Panels and figures: the only part of kvlib, with teach, that knows widgets, and the only one that draws."""
+"""Panels and figures: the only part of kvlib that draws; only it and teach know widgets."""
 
 from kvlib.lab.live import LiveLab
 

@@ -23,7 +23,7 @@ CSS = """<style>
 .kvlib-lab { max-width: 1100px; }
 .kvlib-lab .kvlib-figure { width: calc(100%% - 4px); max-width: %dpx; height: auto;
   box-sizing: border-box; border-radius: 6px; }
-.kvlib-lab .widget-toggle-buttons { flex-flow: row nowrap; align-items: center; width: auto; }
+.kvlib-lab .widget-toggle-buttons { display: flex; align-items: center; width: auto; }
 .kvlib-lab .widget-toggle-buttons > .widget-label { width: auto; flex: none; margin-right: 8px; }
 .kvlib-lab .widget-dropdown { margin-left: 10px; }
 .kvlib-lab .jupyter-button { border: 1px solid transparent; border-bottom-width: 3px;
@@ -32,6 +32,8 @@ CSS = """<style>
   color: var(--jp-layout-color1, #fff); font-weight: 600; box-shadow: none; }
 .kvlib-lab .jupyter-button:focus-visible, .kvlib-lab select:focus-visible {
   outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }
+[data-jp-theme-light="false"] .kvlib-lab .kvlib-figure {
+  filter: invert(0.9) hue-rotate(180deg); }
 .kvlib-lab .kvlib-kinds button:nth-of-type(1) { border-bottom-color: %s; }
 .kvlib-lab .kvlib-kinds button:nth-of-type(2) { border-bottom-color: %s; }
 .kvlib-lab .kvlib-kinds button:nth-of-type(3) { border-bottom-color: %s; }
@@ -49,7 +51,7 @@ class Controls:
         self._quiet = False
         self.kind = widgets.ToggleButtons(
             options=style.KINDS, value=start.kind, description="Attention",
-            tooltips=["one KV head for each query head", "one KV head for each group", "one KV head"],
+            tooltips=["a KV head for each query head", "a KV head for each group", "one KV head"],
             style={"button_width": "64px"},
         )  # fmt: skip
         self.kind.add_class("kvlib-kinds")
@@ -58,9 +60,9 @@ class Controls:
             description="Context", tooltips=[f"{c:,} tokens" for c in CONTEXTS],
             style={"button_width": "58px"},
         )  # fmt: skip
-        self.grouped = _list("KV heads (GQA)", [(str(n), n) for n in grouped_choices(start.preset)], 150)
+        self.grouped = _list("KV heads (GQA)", _named(grouped_choices(start.preset)), 150)
         self.grouped.value = start.grouped
-        self.batch = _list("Batch", [(str(n), n) for n in BATCHES], 118)
+        self.batch = _list("Batch", _named(BATCHES), 118)
         self.batch.value = start.batch
         self.model = _list("Model shape", list(presets), 226)
         self.model.value = start.preset.name
@@ -126,7 +128,7 @@ class Controls:
 
     def _offer_groups(self) -> None:
         preset = self.presets[self.model.value]
-        self.grouped.options = [(str(n), n) for n in grouped_choices(preset)]
+        self.grouped.options = _named(grouped_choices(preset))
         self.grouped.value = usual_group(preset)
 
     def _offer_dtypes(self) -> None:
@@ -152,6 +154,10 @@ def device_key(device) -> str:
 def _device_options() -> list[tuple[str, str]]:
     return [(f"{device}: {shortened(device_name(device), 30)}", str(device))
             for device in available_devices()]  # fmt: skip
+
+
+def _named(counts) -> list[tuple[str, int]]:
+    return [(str(n), n) for n in counts]
 
 
 def _list(label: str, options, width: int) -> widgets.Dropdown:

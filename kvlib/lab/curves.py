@@ -81,9 +81,7 @@ class Setting:
 
     def weight_bytes(self, kind: str | None = None) -> int:
         """Return the bytes of all weights; fewer KV heads have smaller K and V projections."""
-        return self.preset.with_kv_heads(self.kv_heads(kind)).weight_bytes(
-            ELEMENT_BYTES[self.dtype]
-        )
+        return self.preset.with_kv_heads(self.kv_heads(kind)).weight_bytes(ELEMENT_BYTES[self.dtype])
 
     def floor(self, rates: Rates, kind: str | None = None, context: int | None = None) -> Floor:
         """Return the shortest time of one decode step: every byte once, every operation once."""
@@ -116,7 +114,7 @@ class Overlay:
 
 @dataclass(frozen=True)
 class View:
-    """Hold everything one picture of the lab shows; times are None until the device was measured."""
+    """Hold everything one picture of the lab shows; times are None until they are measured."""
 
     setting: Setting
     device_name: str
@@ -157,7 +155,7 @@ class View:
 
     @property
     def guess_shown(self) -> tuple[Setting, float] | None:
-        """Return the guess where it belongs in this picture: same shape, batch, dtype and device."""
+        """Return the guess where this picture is of what it was about (any kind or context)."""
         if self.guess is None or self.guess[0].frame != self.setting.frame:
             return None
         return self.guess

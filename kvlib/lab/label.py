@@ -44,8 +44,8 @@ class Label(Text):
         if not self.get_text() or not self.get_visible():
             return
         key = (
-            self.get_text(), self.get_fontsize(), self.get_fontweight(), self.get_color(), self._halo,
-            renderer.dpi,
+            self.get_text(), self.get_fontsize(), self.get_fontweight(), self.get_color(),
+            self._halo, renderer.dpi,
         )  # fmt: skip
         if key not in _kept:
             if len(_kept) >= _MOST:
@@ -69,8 +69,8 @@ class Label(Text):
         height = round(1.28 * self.get_fontsize() * renderer.dpi / 72)
         small = RendererAgg(math.ceil(width) + 2 * _PAD, height + 2 * _PAD, renderer.dpi)
         twin = Text(
-            _PAD, self._below(renderer), self.get_text(), fontproperties=font, color=self.get_color(),
-            va="baseline", parse_math=False, transform=IdentityTransform(),
+            _PAD, self._below(renderer), self.get_text(), fontproperties=font, va="baseline",
+            color=self.get_color(), parse_math=False, transform=IdentityTransform(),
         )  # fmt: skip
         twin.set_figure(self.get_figure(root=True))
         twin.draw(small)

@@ -1,4 +1,4 @@
-"""The live lab: one panel that shows what MHA, GQA and MQA keep in memory and how long a step takes."""
+"""The live lab: what MHA, GQA and MQA keep in memory, and how long a decode step takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ import ipywidgets as widgets
 from kvlib.devices import best_device, device_name, total_memory
 from kvlib.lab import style, words
 from kvlib.lab.controls import Controls, device_key, dtype_options
-from kvlib.lab.curves import CONTEXTS, Overlay, Setting, View, lab_presets, usual_group
+from kvlib.lab.curves import (
+    BATCHES,
+    CONTEXTS,
+    Overlay,
+    Setting,
+    View,
+    grouped_choices,
+    lab_presets,
+    usual_group,
+)
 from kvlib.lab.measuring import Measurer
 from kvlib.lab.picture import HEIGHT, WIDTH, LabPicture
 from kvlib.memory import ModelPreset
@@ -23,15 +32,15 @@ SWEEP = CONTEXTS[::2]
 class LiveLab(widgets.VBox):
     """Show cache and step time for every setting, drawn from arithmetic at once and measured after.
 
-    `preset` is a name in MODELS or a ModelPreset; `device` and `dtype` default to this machine's usual
-    ones. `guess` has a `.value` in ms (or None) about the setting the panel opens with. With
+    `preset` is a name in MODELS or a ModelPreset; `device` and `dtype` default to this machine's
+    usual ones. `guess` has a `.value` in ms (or None) about the setting the panel opens with. With
     `measure=False` steps are not run; the floors still need the device's measured rates.
     Raises ValueError for a shape without a choice of KV heads, or an unknown name.
     """
 
     def __init__(
-        self, preset: str | ModelPreset | None = None, device=None, dtype=None, measure: bool = True,
-        *, kind: str = "GQA", context: int = 8192, batch: int = 1, guess=None,
+        self, preset: str | ModelPreset | None = None, device=None, dtype=None,
+        measure: bool = True, *, kind: str = "GQA", context: int = 8192, batch: int = 1, guess=None,
     ):  # fmt: skip
         presets = lab_presets()
         chosen = _preset(presets, preset)
@@ -42,6 +51,7 @@ class LiveLab(widgets.VBox):
         _check("dtype", dtype, offered)
         _check("kind", kind, style.KINDS)
         _check("context", context, CONTEXTS)
+        _check("batch", batch, BATCHES)
         start = Setting(chosen, kind, usual_group(chosen), context, batch, dtype, device)
         self._opened, self._guess = start, guess
         self._overlays: dict[str, Overlay] = {}
@@ -83,7 +93,7 @@ class LiveLab(widgets.VBox):
         return self
 
     def opened_ms(self) -> float | None:
-        """Return the measured ms of the setting the panel opened with, or None where it has none."""
+        """Return the measured ms of the setting it opened with, or None where it has none."""
         self.measurer.sweep([self._opened])
         self._drain()
         timing = self.measurer.points.get(self._opened.point())
@@ -98,9 +108,9 @@ class LiveLab(widgets.VBox):
         self, label: str, seconds: Mapping[int, float], color: str = style.FLOOR,
         recorded: bool = False,
     ) -> None:  # fmt: skip
-        """Draw one more curve, context -> seconds, over the measured ones; the same label replaces it.
+        """Draw one more curve, context -> seconds; the same label replaces it.
 
-        Three at most are drawn. A recorded curve gets crosses: put the device it came from in the label.
+        Three at most are drawn. A recorded one gets crosses: put its device into the label.
         """
         self._overlays[label] = Overlay(label, dict(seconds), color, recorded)
         self._refresh()
@@ -113,8 +123,8 @@ class LiveLab(widgets.VBox):
             for kind in style.KINDS
         )
         return (
-            f"Live lab: {preset.name}, {preset.num_heads} query heads. Bytes of cache for each token "
-            f"at 16 bits: {tokens}. Run this cell to use the controls and to measure."
+            f"Live lab: {preset.name}, {preset.num_heads} query heads. Bytes of cache for each "
+            f"token at 16 bits: {tokens}. Run this cell to use the controls and to measure."
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
@@ -225,7 +235,8 @@ def _points(setting: Setting, contexts, kinds) -> list[Setting]:
 
 def _preset(presets: Mapping[str, ModelPreset], preset) -> ModelPreset:
     if isinstance(preset, ModelPreset):
-        usual_group(preset)
+        if not grouped_choices(preset):
+            raise ValueError(f"{preset.name} has no choice of KV heads between 1 and all.")
         return preset
     name = "SmolLM2 135M" if preset is None else preset
     _check("preset", name, presets)

@@ -108,7 +108,7 @@ class Measurer:
     def rates_of(self, setting: Setting) -> Rates:
         """Return what the device reads and computes a second, measuring it the first time.
 
-        Asked again after every step: one that read faster than was thought possible raises the rate.
+        Asked again after every step: one that read faster raises the rate.
         """
         key = (setting.device, setting.dtype)
         self.rates[key] = Rates(

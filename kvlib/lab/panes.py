@@ -1,4 +1,4 @@
-"""The parts a picture is made of: a log plot with a gutter of labels, and a stacked bar under it."""
+"""The parts of a picture: a log plot with a gutter of labels, and a stacked bar under it."""
 
 from __future__ import annotations
 
@@ -42,12 +42,17 @@ class Pane:
         self.note = self.text(left, bottom + height + 11, size=9, color=style.MUTED)
         self.here = self._line(color=style.HAIRLINE, linewidth=1.2, zorder=0.5)
         self.curves = {
-            kind: self._line(color=style.COLORS[kind], solid_capstyle="round")
-            for kind in style.KINDS
+            kind: self._line(color=style.COLORS[kind], solid_capstyle="round") for kind in style.KINDS
         }
         self.level = self._line(color=style.WEIGHTS, linestyle=style.WEIGHTS_LINE, linewidth=1.4)
         self._gutter: list[tuple] = []
         self._limits: tuple = ()
+
+    def name_axis(self, words: str, x: int) -> None:
+        """Write what the vertical axis counts, upright, its middle at pixel x."""
+        self.axes.set_ylabel(words, fontsize=9.5, va="center")
+        _, bottom, _, height = self.box
+        self.axes.yaxis.set_label_coords(x, bottom + height / 2, IdentityTransform())
 
     def text(self, x: float, y: float, ha: str = "left", **look) -> Label:
         """Return an empty label at this pixel."""
@@ -139,7 +144,7 @@ class Bar:
         words: Sequence[tuple[str, str]],
         frame: tuple[float, str] | None = None,
     ) -> None:
-        """Stack parts (size, colour) from 0, outline a frame (size, colour), write words (text, colour)."""
+        """Stack parts and outline a frame, (size, colour) each; write words, (text, colour) each."""
         total = sum(size for size, _ in parts)
         scale = max(total, frame[0] if frame else 0) or 1
         start = 0.0

@@ -19,14 +19,14 @@ class LabPicture:
     """Hold the figure; `update(view)` redraws it, `png()` returns what it shows."""
 
     def __init__(self):
-        self.figure = style.new_figure(WIDTH, HEIGHT)
+        self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
         with style.matplotlib.rc_context(style.RC):
-            self.memory = Pane(self.figure, left=76, bottom=118, width=312, height=262)
-            self.time = Pane(self.figure, left=602, bottom=118, width=322, height=262)
-            self.memory.axes.set_ylabel("KV cache", labelpad=2)
-            self.time.axes.set_ylabel("one decode step", labelpad=2)
+            self.memory = Pane(self.figure, left=76, bottom=118, width=304, height=262)
+            self.time = Pane(self.figure, left=608, bottom=118, width=316, height=262)
+            self.memory.name_axis("KV cache", x=10)
+            self.time.name_axis("one decode step", x=534)
             self.memory_bar = Bar(self.memory, left=76, bottom=22, width=436, height=17)
-            self.time_bar = Bar(self.time, left=602, bottom=22, width=416, height=17)
+            self.time_bar = Bar(self.time, left=608, bottom=22, width=412, height=17)
             self._add_lines()
         self._background = None
 
@@ -41,8 +41,9 @@ class LabPicture:
             curve.set_linestyle(style.FLOOR_LINE)
         self.range = self.time._line(color=style.MUTED, linewidth=5, alpha=0.45, zorder=2.8)
         self.guess = self.time._line(
-            color=style.GUESS, marker="D", markersize=8, fillstyle="none", markeredgewidth=2, zorder=6
-        )
+            color=style.GUESS, marker="D", markersize=8, fillstyle="none", markeredgewidth=2,
+            zorder=6,
+        )  # fmt: skip
         self.guess_label = self.time.text(0, 0, color=style.GUESS, halo=True)
         self.truth_label = self.time.text(0, 0, halo=True)
         for label in (self.guess_label, self.truth_label):
@@ -104,10 +105,7 @@ class LabPicture:
         pane.title.set_text(words.memory_title(view))
         pane.note.set_text(words.shape_line(view))
         pane.label_right(
-            [
-                (curves[k][-1], _heads(setting, k), style.TEXT_COLORS[k], k == kind)
-                for k in style.KINDS
-            ]
+            [(curves[k][-1], _heads(setting, k), style.TEXT_COLORS[k], k == kind) for k in style.KINDS]
             + [
                 (weights, f"weights {style.format_bytes(weights)}", style.MUTED, False),
                 (view.memory, f"memory {style.format_bytes(view.memory)}", style.MEMORY, False),
@@ -153,7 +151,8 @@ class LabPicture:
                 line.set(color=overlay.color, marker="x" if overlay.recorded else "P")
         level = [floor.weights_s] * 2 if floor else []
         pane.level.set_data(pane.axes.get_xlim() if floor else [], level)
-        self.range.set_data(*(([setting.context] * 2, [timing.low, timing.high]) if timing else ([], [])))
+        spans = ([setting.context] * 2, [timing.low, timing.high]) if timing else ([], [])
+        self.range.set_data(*spans)
         pane.mark_context(setting.context)
         pane.title.set_text(words.time_title(view))
         pane.note.set_text(words.device_line(view))
@@ -175,7 +174,7 @@ class LabPicture:
         for overlay in view.overlays[: len(self.overlays)]:
             if overlay.seconds:
                 last = overlay.seconds[max(overlay.seconds)]
-                labels.append((last, words.shortened(overlay.label, 14), overlay.color, False))
+                labels.append((last, words.shortened(overlay.label, 12), overlay.color, False))
         self.time.label_right(labels)
 
     def _mark_guess(self, view: View) -> None:
@@ -227,7 +226,7 @@ GUESS_GAP = 18
 
 
 def _time_limits(view: View, floors, measured) -> tuple[float, float]:
-    """Return the least and the largest time to show, with the next decade's room for measurements."""
+    """Return the least and the largest time to show, with a little room."""
     times = [value for curve in floors.values() for value in curve]
     times += [value for _, curve in measured.values() for value in curve]
     times += [value for overlay in view.overlays for value in overlay.seconds.values()]

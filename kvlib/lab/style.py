@@ -38,7 +38,7 @@ RC = {
     "axes.titlelocation": "left", "axes.titlesize": 12, "axes.labelsize": 10,
     "xtick.labelsize": 9.5, "ytick.labelsize": 9.5, "font.size": 10, "legend.frameon": False,
     "axes.prop_cycle": matplotlib.cycler(color=[*COLORS.values(), FLOOR, GUESS, WEIGHTS]),
-}
+}  # fmt: skip
 
 
 def apply() -> None:

@@ -27,7 +27,7 @@ def time_title(view: View) -> str:
     """Return what the right half shows."""
     kind, floor, timing = view.setting.kind, view.floor, view.timing
     if floor is None:
-        return "How fast does this device read memory? Measuring"
+        return "How long does one step take here?"
     if timing is None:
         return f"{kind}: one step cannot take less than {format_time(floor.seconds)}"
     ratio = timing.seconds / floor.seconds
@@ -53,7 +53,7 @@ def device_line(view: View) -> str:
 
 
 def sentence(view: View) -> str:
-    """Return the finding with its numbers: what is selected, its bytes, its time, its floor, why."""
+    """Return what is selected in words, its bytes, its time, its floor, and why they differ."""
     setting = view.setting
     heads = setting.kv_heads()
     parts = [
@@ -75,8 +75,7 @@ def sentence(view: View) -> str:
 
 def _time_part(view: View, floor, timing) -> str:
     bytes_part = (
-        f"{format_time(floor.weights_s)} to read the weights + "
-        f"{format_time(floor.cache_s)} to read the cache"
+        f"{format_time(floor.weights_s)} to read the weights + {format_time(floor.cache_s)} to read the cache"
     )
     if floor.bound_by == "arithmetic":
         bytes_part = f"bound by arithmetic, {format_time(floor.compute_s)}; {bytes_part}"
@@ -85,8 +84,7 @@ def _time_part(view: View, floor, timing) -> str:
     ratio = timing.seconds / floor.seconds
     return (
         f"One decode step took {format_time(timing.seconds)} on {view.device_name}, "
-        f"{_times_floor(ratio)} of {format_time(floor.seconds)} ({bytes_part}). "
-        + why_far(view, ratio)
+        f"{_times_floor(ratio)} of {format_time(floor.seconds)} ({bytes_part}). " + why_far(view, ratio)
     )
 
 
@@ -108,7 +106,7 @@ def why_far(view: View, ratio: float) -> str:
     if setting.device == "cpu" and setting.dtype != "float32":
         return f"Many CPUs have no fast {setting.dtype} arithmetic and convert every number first."
     if floor.cache_s > floor.weights_s:
-        return "Attention over so long a cache does not read as fast as a plain read of memory does."
+        return "Attention over so long a cache reads it more slowly than a plain read would."
     return (
         "Most of it is the weights: products of one row with a matrix, layer after layer, do not "
         "read as fast as one long read does."
@@ -122,7 +120,8 @@ def _guess_part(guess: float, timing) -> str:
     if 0.8 <= ratio <= 1.25:
         return f"Your guess of {format_time(guess)} is within a quarter of the truth."
     side = "too high" if ratio > 1 else "too low"
-    return f"Your guess of {format_time(guess)} is {format_ratio(max(ratio, 1 / ratio))} times {side}."
+    times = format_ratio(max(ratio, 1 / ratio))
+    return f"Your guess of {format_time(guess)} is {times} times {side}."
 
 
 def _times_floor(ratio: float) -> str:
@@ -140,4 +139,4 @@ def shortened(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     head = (length - 1) // 2
-    return f"{text[:head].rstrip()}…{text[-(length - 1 - head):].lstrip()}"
+    return f"{text[:head].rstrip()}…{text[-(length - 1 - head) :].lstrip()}"
