@@ -8,6 +8,7 @@ h // group_size. Nothing here knows where keys come from or what a position is.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -111,14 +112,21 @@ def _num_splits(k: Tensor) -> int:
 
 
 def attention_with_kv_cache(
-    q: Tensor, k_new: Tensor, v_new: Tensor, cache, valid: Tensor | None = None
+    q: Tensor,
+    k_new: Tensor,
+    v_new: Tensor,
+    cache,
+    valid: Tensor | None = None,
+    *,
+    attend: Callable[..., Tensor] | None = None,
 ) -> tuple[Tensor, object]:
     """Append the new keys and values to the cache, then attend to all of it.
 
     Shapes: q (B, H, t, D), `k_new` and `v_new` (B, KV, t, D) -> output (B, H, t, D) and the same
     cache, which now holds t tokens more. `cache` is anything with `update`. `valid`, bool (B, all
-    tokens so far, the new ones included), is False at padding. Raises ValueError, before the cache
-    changes, where the queries or `valid` do not fit the new keys.
+    tokens so far, the new ones included), is False at padding. `attend(q, k, v, mask)` does the
+    attending, by default `grouped_attention`. Raises ValueError, before the cache changes, where
+    the queries or `valid` do not fit the new keys.
     """
     _group_size(q, k_new, v_new)
     if q.shape[2] != k_new.shape[2]:
@@ -131,7 +139,7 @@ def attention_with_kv_cache(
     mask = visible(num_new, num_keys, q.device) if visible else None
     if valid is not None:
         mask = padded_mask(mask, valid[:, valid.shape[1] - num_keys :], num_new)
-    return grouped_attention(q, k, v, mask), cache
+    return (attend or grouped_attention)(q, k, v, mask), cache
 
 
 def padded_mask(mask: Tensor | None, valid: Tensor, num_new: int) -> Tensor:

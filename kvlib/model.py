@@ -9,7 +9,8 @@ D head dimension, C hidden size, M intermediate size, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -91,8 +92,10 @@ class Attention(nn.Module):
         width = config.num_heads * config.head_dim
         self.qkv = Projection(config.hidden_size, sum(self.heads) * config.head_dim, **options)
         self.out = Projection(width, config.hidden_size, **options)
+        self.attend: Callable[..., Tensor] | None = None  # another way than grouped_attention
 
     def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], cache, valid: Tensor | None):
+        attend = self.attend or grouped_attention
         batch_size, num_new, _ = x.shape
         qkv = self.qkv(x).view(batch_size, num_new, sum(self.heads), self.head_dim)
         qkv = qkv.transpose(1, 2)  # (B, H + 2 KV, t, D)
@@ -101,9 +104,9 @@ class Attention(nn.Module):
         v = qkv[:, num_turned:]
         if cache is None:
             mask = None if valid is None else padded_mask(None, valid, num_new)
-            out = grouped_attention(q, k, v, mask)
+            out = attend(q, k, v, mask)
         else:
-            out, _ = attention_with_kv_cache(q, k, v, cache, valid)
+            out, _ = attention_with_kv_cache(q, k, v, cache, valid, attend=attend)
         return self.out(out.transpose(1, 2).reshape(batch_size, num_new, -1))  # -> (B, t, C)
 
 
@@ -172,6 +175,22 @@ class Model(nn.Module):
     def make_caches(self, factory: Callable[[], object]) -> list:
         """Return one new cache for every layer: a key of layer 1 is not a key of layer 12."""
         return [factory() for _ in self.layers]
+
+    @contextmanager
+    def attending(self, attend: Callable[..., Tensor] | None) -> Iterator[None]:
+        """Let every layer attend with `attend(q, k, v, mask)` inside the `with` block.
+
+        It is called as `grouped_attention` is, with queries and keys already rotated; None is
+        `grouped_attention` itself. Afterwards all is as before, whatever happened inside.
+        """
+        before = [layer.attention.attend for layer in self.layers]
+        try:
+            for layer in self.layers:
+                layer.attention.attend = attend
+            yield
+        finally:
+            for layer, was in zip(self.layers, before, strict=True):
+                layer.attention.attend = was
 
     def forward(
         self,

@@ -9,6 +9,7 @@ appends one.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -121,10 +122,12 @@ class DecodeStep:
     # Measuring ----------------------------------------------------------------------------------
 
     def run(
-        self, num_kv_heads: int, seq_len: int, batch_size: int = 1, *, budget_s: float = 0.5
-    ) -> Timing:
+        self, num_kv_heads: int, seq_len: int, batch_size: int = 1, *, budget_s: float = 0.5,
+        attend: Callable[..., Tensor] | None = None,
+    ) -> Timing:  # fmt: skip
         """Time decode steps of this shape for about `budget_s` seconds, the first one not counted.
 
+        `attend(q, k, v, mask)` takes `grouped_attention`'s place; its mask is None in these steps.
         Raises ValueError for a shape that cannot be, and DoesNotFit before anything is allocated.
         Where the device refuses memory all the same, DoesNotFit too, with everything given back.
         """
@@ -144,7 +147,7 @@ class DecodeStep:
         with pools.lock:
             try:
                 pools.reserve(*sizes, self.dtype, limit)
-                found = self._time(pools, shape, seq_len, batch_size, budget_s)
+                found = self._time(pools, shape, seq_len, batch_size, budget_s, attend)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -154,8 +157,9 @@ class DecodeStep:
             if failed:  # outside the handler: its traceback would keep the tensors alive
                 pools.release()
                 self._refuse(num_kv_heads, seq_len, batch_size, needed, free_memory(self.device))
-        read = self.bytes(num_kv_heads, seq_len, batch_size)
-        timing.saw_reading(self.device, read, min(found.samples))
+        if attend is None:  # another one may have read less than it should
+            read = self.bytes(num_kv_heads, seq_len, batch_size)
+            timing.saw_reading(self.device, read, min(found.samples))
         return found
 
     def release(self) -> None:
@@ -165,7 +169,9 @@ class DecodeStep:
             pools.release()
 
     @torch.no_grad()
-    def _time(self, pools, shape: ModelPreset, seq_len: int, batch_size: int, budget_s) -> Timing:
+    def _time(
+        self, pools, shape: ModelPreset, seq_len: int, batch_size: int, budget_s, attend
+    ) -> Timing:
         model = pools.model(shape, seq_len)
         caches = pools.caches(shape, seq_len, batch_size)
         tokens = torch.arange(batch_size, device=self.device)[:, None] % shape.vocab_size  # (B, 1)
@@ -175,7 +181,8 @@ class DecodeStep:
             for cache in caches:
                 cache.crop(seq_len - 1)
 
-        return timing.measure(step, device=self.device, repeats=50, budget_s=budget_s)
+        with model.attending(attend):
+            return timing.measure(step, device=self.device, repeats=50, budget_s=budget_s)
 
     def _refuse(self, num_kv_heads, seq_len, batch_size, needed: int, limit: int):
         free = free_memory(self.device)
