@@ -25,7 +25,7 @@ CSS = """<style>
   box-sizing: border-box; border-radius: 6px; }
 .kvlib-lab .widget-toggle-buttons { display: flex; align-items: center; width: auto; }
 .kvlib-lab .widget-toggle-buttons > .widget-label { width: auto; flex: none; margin-right: 8px; }
-.kvlib-lab .widget-dropdown { margin-left: 10px; }
+.kvlib-lab .widget-dropdown:not(:first-child) { margin-left: 10px; }
 .kvlib-lab .jupyter-button { border: 1px solid transparent; border-bottom-width: 3px;
   line-height: 24px; }
 .kvlib-lab .jupyter-button.mod-active { background: var(--jp-ui-font-color1, #222);

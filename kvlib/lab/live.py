@@ -214,6 +214,8 @@ class LiveLab(widgets.VBox):
         self.controls.show_progress(self.measurer.done, self.measurer.total)
 
     def _say(self, text: str) -> None:
+        """Announce something that takes longer than a moment, with the progress bar beside it."""
+        self.controls.show_progress(self.measurer.done, self.measurer.total or 1)
         self._write(f"{words.sentence(self.view())} {text}")
 
     def _write(self, text: str) -> None:

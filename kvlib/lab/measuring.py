@@ -20,7 +20,7 @@ from kvlib.timing import Timing
 
 BUDGET_S = 0.4  # for one point, so that a click waits no longer
 QUIET_S = 0.15  # a wish must stand this long before it is measured: rapid clicks coalesce
-LONGEST_S = 10.0  # a step expected to take longer is not run
+LONGEST_S = 5.0  # a step expected to take longer is not run
 SLOWDOWN = 4.0  # how far above its floor a first step is expected to be
 
 

@@ -7,6 +7,7 @@ import re
 from kvlib.lab.curves import CONTEXTS, View
 from kvlib.lab.style import format_bytes, format_ratio, format_time
 
+BUSY = " Its repeats differ by more than half: something else keeps this device busy."
 DEVICE_LENGTH = 27  # characters of a device's name that fit over the right half
 
 
@@ -82,10 +83,12 @@ def _time_part(view: View, floor, timing) -> str:
     if timing is None:
         return f"One decode step takes at least {format_time(floor.seconds)} ({bytes_part})."
     ratio = timing.seconds / floor.seconds
-    return (
+    took = (
         f"One decode step took {format_time(timing.seconds)} on {view.device_name}, "
-        f"{_times_floor(ratio)} of {format_time(floor.seconds)} ({bytes_part}). " + why_far(view, ratio)
+        f"{_times_floor(ratio)} of {format_time(floor.seconds)} ({bytes_part})."
     )
+    busy = BUSY if timing.high > 1.5 * timing.low else ""
+    return f"{took} {why_far(view, ratio)}{busy}"
 
 
 def why_far(view: View, ratio: float) -> str:
@@ -108,8 +111,8 @@ def why_far(view: View, ratio: float) -> str:
     if floor.cache_s > floor.weights_s:
         return "Attention over so long a cache reads it more slowly than a plain read would."
     return (
-        "Most of it is the weights: products of one row with a matrix, layer after layer, do not "
-        "read as fast as one long read does."
+        "The weights are the larger part: products of one row with a matrix, layer after layer, "
+        "read more slowly than one long read does."
     )
 
 

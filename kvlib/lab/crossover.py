@@ -1,0 +1,234 @@
+"""The crossover panel: whether a decode step waits for weights, cache or arithmetic, and where that changes."""
+
+from __future__ import annotations
+
+import html
+
+import ipywidgets as widgets
+import torch
+
+from kvlib import timing
+from kvlib.devices import available_devices, best_device, device_name, total_memory
+from kvlib.lab import crossover_step as step
+from kvlib.lab import style
+from kvlib.lab.controls import CSS, _list, _row, device_key, dtype_options
+from kvlib.lab.crossover_picture import BATCHES, CONTEXTS, HEIGHT, WIDTH, CrossoverPicture
+from kvlib.lab.curves import ELEMENT_BYTES
+from kvlib.lab.words import shortened
+from kvlib.memory import DEVICES, MODELS
+from kvlib.steps import DecodeStep
+
+LONGEST_S = 5.0  # a step whose floor says more is not run
+DATA_SHEET_DTYPE = "bfloat16"  # what the presets' FLOP rates are for
+
+
+class CrossoverPanel(widgets.VBox):
+    """Show what dominates a decode step by batch and context, from measured or data sheet rates.
+
+    `preset` is a name in MODELS without experts, `device` a device of this machine (measured) or a
+    name in DEVICES with a FLOP rate (its data sheet); `kv_heads` defaults to the model's own.
+    Raises ValueError for what is not offered.
+    """
+
+    def __init__(
+        self, preset: str = "SmolLM2 135M", device=None, *, kv_heads: int | None = None,
+        context: int = 1024, batch: int = 1, dtype: str | None = None,
+    ):  # fmt: skip
+        presets, sheets = presets_shown(), sheets_shown()
+        _check("preset", preset, presets)
+        if device not in sheets:
+            device = device_key(best_device() if device is None else device)
+        _check("context", context, CONTEXTS)
+        _check("batch", batch, BATCHES)
+        own = MODELS[preset].num_kv_heads
+        _check("kv_heads", own if kv_heads is None else kv_heads, MODELS[preset].kv_head_choices)
+        _check("dtype", dtype or _dtypes(device)[0], _dtypes(device))
+        self.picture = CrossoverPicture()
+        self.measured: dict[tuple, timing.Timing] = {}
+        self._quiet = False
+        self.batch = _toggles("Batch", [(str(b), b) for b in BATCHES], batch, "sequences")
+        self.context = _toggles(
+            "Context", [(style.format_tokens(c), c) for c in CONTEXTS], context, "tokens each"
+        )
+        self.shape = _list("Model shape", presets, 226)
+        self.shape.value = preset
+        self.heads = _list("KV heads", _head_options(preset), 210)
+        self.heads.value = own if kv_heads is None else kv_heads
+        self.device = _list("Device", _device_options(sheets), 330)
+        self.device.value = device
+        self.dtype = _list("Element type", _dtypes(device), 178)
+        self.dtype.value = dtype or _dtypes(device)[0]
+        self.button = widgets.Button(
+            description="Measure this step", layout={"width": "150px"},
+            tooltip="Run the selected step on this machine, with random weights and cache",
+        )  # fmt: skip
+        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
+        self.image.add_class("kvlib-figure")
+        self.status = widgets.HTML()
+        look = CSS % (WIDTH, *style.COLORS.values())
+        super().__init__(
+            [
+                widgets.HTML(look.replace("kvlib-lab", "kvlib-crossover")),
+                _row(self.batch),
+                _row(self.context),
+                _row(self.shape, self.heads, self.dtype),
+                _row(self.device, self.button),
+                self.image,
+                self.status,
+            ]
+        )
+        self.add_class("kvlib-panel")
+        self.add_class("kvlib-crossover")
+        for control in (self.batch, self.context, self.shape, self.heads, self.device, self.dtype):
+            control.observe(self._changed, "value")
+        self.button.on_click(lambda _: self._guarded(self.measure))
+        self._guarded(self._show)
+
+    # For a cell ---------------------------------------------------------------------------------
+
+    def case(self) -> step.Case:
+        """Return shape, element and machine as the controls say; measures rates not yet known."""
+        preset = MODELS[self.shape.value].with_kv_heads(self.heads.value)
+        return step.Case(preset, ELEMENT_BYTES[self.dtype.value], self._machine())
+
+    def measure(self) -> CrossoverPanel:
+        """Time the selected step on this machine where it is here and fits; return the panel."""
+        refusal = self._refusal()
+        if refusal:
+            self._show(refusal)
+            return self
+        self._write("Measuring: preparing random weights and a random cache of this shape.")
+        device, dtype = self.device.value, getattr(torch, self.dtype.value)
+        runner = DecodeStep(MODELS[self.shape.value], device=device, dtype=dtype)
+        found = runner.run(self.heads.value, self.context.value, self.batch.value, budget_s=0.5)
+        self.measured[self._point()] = found
+        self._show()
+        return self
+
+    def summary(self) -> str:
+        """Return the panel in words, without anything measured: the same on every machine."""
+        return (
+            "Crossover panel: a map, by batch 1 to 512 and context 128 to 131,072 tokens, of what one "
+            "decode step waits for (weights, cache or arithmetic), and the least time of each by batch. "
+            "Run this cell to use the controls."
+        )
+
+    def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
+        bundle = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
+        data, *metadata = bundle if isinstance(bundle, tuple) else (bundle,)
+        data = {**(data or {}), "text/plain": self.summary()}
+        data["image/png"] = style.saved_png(self.picture.image())
+        return (data, *metadata) if metadata else data
+
+    # Events -------------------------------------------------------------------------------------
+
+    def _changed(self, change) -> None:
+        if self._quiet:
+            return
+        self._quiet = True
+        try:
+            if change["owner"] is self.shape:
+                self.heads.options = _head_options(self.shape.value)
+                self.heads.value = MODELS[self.shape.value].num_kv_heads
+            elif change["owner"] is self.device:
+                kept, offered = self.dtype.value, _dtypes(self.device.value)
+                self.dtype.options = offered
+                self.dtype.value = kept if kept in offered else offered[0]
+        finally:
+            self._quiet = False
+        self._guarded(self._show)
+
+    def _machine(self) -> step.Machine:
+        name = self.device.value
+        if name in DEVICES:
+            sheet = DEVICES[name]
+            return step.Machine(name, sheet.bandwidth, sheet.flops, sheet.memory_bytes, False)
+        dtype = getattr(torch, self.dtype.value)
+        return step.Machine(
+            device_name(name), timing.read_bandwidth(name), timing.flop_rate(name, dtype),
+            total_memory(name), True,
+        )  # fmt: skip
+
+    def _point(self) -> tuple:
+        controls = (self.shape, self.heads, self.context, self.batch, self.device, self.dtype)
+        return tuple(control.value for control in controls)
+
+    def _refusal(self) -> str | None:
+        """Return why the selected step is not run, as a sentence, or None if it can be."""
+        name, preset = self.device.value, MODELS[self.shape.value]
+        if name in DEVICES:
+            return f"Not measured: {name} is a data sheet here. Choose a device of this machine."
+        reason = preset.why_not_llama()
+        if reason:
+            return f"Not measured: {reason}"
+        shape = (self.heads.value, self.context.value, self.batch.value)
+        runner = DecodeStep(preset, device=name, dtype=getattr(torch, self.dtype.value))
+        if not runner.fits(*shape):
+            return (
+                f"Not measured: it would need {style.format_bytes(runner.needs(*shape))}, and "
+                f"{style.format_bytes(runner.limit_bytes)} may be used here."
+            )
+        floor = self.case().floor(self.context.value, self.batch.value)
+        if floor.seconds > LONGEST_S:
+            return f"Not measured: the step would take {style.format_time(floor.seconds)} or more."
+        return None
+
+    # Showing ------------------------------------------------------------------------------------
+
+    def _show(self, more: str = "") -> None:
+        case, context, batch = self.case(), self.context.value, self.batch.value
+        found = self.measured.get(self._point())
+        self.button.disabled = self.device.value in DEVICES
+        self.picture.update(case, context, batch, found, self.dtype.value)
+        self.image.value = self.picture.png()
+        self._write(f"{step.sentence(case, context, batch, found)} {more}".strip())
+
+    def _write(self, text: str) -> None:
+        self.status.value = f'<p role="status" aria-live="polite">{html.escape(text)}</p>'
+
+    def _guarded(self, action) -> None:
+        try:
+            action()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            self._write(f"{said} The panel still works: change a control.")
+
+
+def presets_shown() -> list[str]:
+    """Return the presets whose weights read do not depend on the batch, with KV heads to choose."""
+    return [name for name, p in MODELS.items() if p.experts is None and p.latent_dim is None]
+
+
+def sheets_shown() -> list[str]:
+    """Return the names of the data sheets that list a dense FLOP rate."""
+    return [name for name, sheet in DEVICES.items() if sheet.flops is not None]
+
+
+def _dtypes(device: str) -> list[str]:
+    return [DATA_SHEET_DTYPE] if device in DEVICES else dtype_options(device)
+
+
+def _head_options(name: str) -> list[tuple[str, int]]:
+    preset = MODELS[name]
+    options = []
+    for n in reversed(preset.kv_head_choices):
+        kind = step.kind_of(preset.with_kv_heads(n))
+        options.append((f"{n} ({kind}{', as trained' if n == preset.num_kv_heads else ''})", n))
+    return options
+
+
+def _device_options(sheets: list[str]) -> list[tuple[str, str]]:
+    here = [(f"{d}: {shortened(device_name(d), 26)}, measured", str(d)) for d in available_devices()]
+    return here + [(f"{name}, data sheet", name) for name in sheets]
+
+
+def _toggles(label: str, options, value, unit: str) -> widgets.ToggleButtons:
+    return widgets.ToggleButtons(
+        options=options, value=value, description=label,
+        tooltips=[f"{number:,} {unit}" for _, number in options], style={"button_width": "58px"},
+    )  # fmt: skip
+
+
+def _check(what: str, value, known) -> None:
+    if value not in known:
+        raise ValueError(f"{what} {value!r} is not one of: {', '.join(map(str, known))}.")
