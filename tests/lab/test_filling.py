@@ -11,7 +11,7 @@ from kvlib.lab.filling_picture import HEIGHT, NEW, WIDTH, _rgb
 from kvlib.lab.filling_steps import Filling, causal_weights
 from kvlib.teach.course_model import ByteTokenizer, random_model
 
-WORDS = "The cat sat on the mat".split()
+WORDS = ["The", "cat", "sat", "on", "the", "mat"]
 
 
 def arrays(layers=1, tokens=6, size=4):
@@ -106,7 +106,7 @@ def test_one_token_and_a_whole_text_in_one_pass():
 
 def test_a_long_text_of_many_layers_keeps_every_label_apart():
     panel = FillingPanel([f"word{i}" for i in range(120)], *arrays(30, 120, 64), prefill=100)
-    for step in range(panel.slider.max + 1):
+    for step in (0, 1, 2, 11, panel.slider.max):
         panel.slider.value = step
         shown = [label for label in panel.picture.words if label.get_text()]
         heights = sorted(label.get_position()[1] for label in shown)
@@ -125,7 +125,7 @@ def test_no_label_leaves_the_picture_or_covers_another(panel):
             )[0]
             x, y = label.get_position()
             x -= width if label.get_horizontalalignment() == "right" else 0
-            assert 0 <= x and x + width <= WIDTH and 0 <= y <= HEIGHT - 10, label.get_text()
+            assert x >= 0 and x + width <= WIDTH and 0 <= y <= HEIGHT - 10, label.get_text()
             boxes.append((x, x + width, y, label.get_text()))
         for i, (left, right, y, text) in enumerate(boxes):
             for other_left, other_right, other_y, other in boxes[i + 1 :]:
