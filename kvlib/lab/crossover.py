@@ -1,4 +1,4 @@
-"""The crossover panel: whether a decode step waits for weights, cache or arithmetic, and where that changes."""
+"""The crossover panel: what a decode step waits for (weights, cache, arithmetic) and where that turns."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class CrossoverPanel(widgets.VBox):
         self.picture = CrossoverPicture()
         self.measured: dict[tuple, timing.Timing] = {}
         self._quiet = False
+        self._was_sheet = device in sheets
         self.batch = _toggles("Batch", [(str(b), b) for b in BATCHES], batch, "sequences")
         self.context = _toggles(
             "Context", [(style.format_tokens(c), c) for c in CONTEXTS], context, "tokens each"
@@ -108,7 +109,7 @@ class CrossoverPanel(widgets.VBox):
     def summary(self) -> str:
         """Return the panel in words, without anything measured: the same on every machine."""
         return (
-            "Crossover panel: a map, by batch 1 to 512 and context 128 to 131,072 tokens, of what one "
+            "Crossover panel: a map, by batch 1 to 1,024 and context 128 to 131,072 tokens, of what one "
             "decode step waits for (weights, cache or arithmetic), and the least time of each by batch. "
             "Run this cell to use the controls."
         )
@@ -133,7 +134,9 @@ class CrossoverPanel(widgets.VBox):
             elif change["owner"] is self.device:
                 kept, offered = self.dtype.value, _dtypes(self.device.value)
                 self.dtype.options = offered
-                self.dtype.value = kept if kept in offered else offered[0]
+                keep = kept in offered and not self._was_sheet  # a sheet offers no other
+                self.dtype.value = kept if keep else offered[0]
+                self._was_sheet = self.device.value in DEVICES
         finally:
             self._quiet = False
         self._guarded(self._show)

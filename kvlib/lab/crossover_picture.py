@@ -10,12 +10,12 @@ from kvlib.lab import style
 from kvlib.lab.layout import decade_ticks, round_down, round_up, spread
 
 WIDTH, HEIGHT = 1032, 430
-BATCHES = tuple(2**power for power in range(10))  # 1 to 512
+BATCHES = tuple(2**power for power in range(11))  # 1 to 1,024
 CONTEXTS = tuple(2**power for power in range(7, 18))  # 128 to 131,072
 WEIGHTS_TINT, ARITHMETIC_TINT, ARITHMETIC = "#D3D5DA", "#EFD9A0", "#8A5A00"
 TINTS = {"MHA": "#B5D3E7", "GQA": "#AFDCCB", "MQA": "#F3C9AB"}
-_BATCH_EDGES = np.geomspace(1 / 1.3, 512 * 1.3, 81)
-_CONTEXT_EDGES = np.geomspace(128 / 1.3, 131072 * 1.3, 81)
+_BATCH_EDGES = np.geomspace(BATCHES[0] / 1.3, BATCHES[-1] * 1.3, 81)
+_CONTEXT_EDGES = np.geomspace(CONTEXTS[0] / 1.3, CONTEXTS[-1] * 1.3, 81)
 _BATCH_GRID = np.sqrt(_BATCH_EDGES[1:] * _BATCH_EDGES[:-1])
 _CONTEXT_GRID = np.sqrt(_CONTEXT_EDGES[1:] * _CONTEXT_EDGES[:-1]).round().astype(int).tolist()
 
@@ -34,7 +34,7 @@ class CrossoverPicture:
     def _make_axes(self) -> None:
         for axes in (self.map, self.lines):
             axes.set(xscale="log", yscale="log", xlim=(_BATCH_EDGES[0], _BATCH_EDGES[-1]))
-            axes.set_xticks(BATCHES, [str(b) for b in BATCHES])
+            axes.set_xticks(BATCHES, [str(b) if b < 1000 else "1k" for b in BATCHES])
             axes.minorticks_off()
             axes.set_xlabel("batch, sequences", labelpad=3)
             axes.tick_params(length=3, pad=3)
@@ -166,7 +166,7 @@ class CrossoverPicture:
         """Write each line's name beside its right end, none over another."""
         words = {
             "weights": "read weights", "cache": "read cache", "arithmetic": "arithmetic",
-            "floor": "the step's floor",
+            "floor": "the floor",
         }  # fmt: skip
         right, bottom = self.lines.transAxes.transform((1, 0))
         _, top = self.lines.transAxes.transform((1, 1))
@@ -181,7 +181,7 @@ class CrossoverPicture:
 
 def _middle(inside: np.ndarray) -> tuple[int, int] | None:
     """Return the cell of a region farthest from its border, or None for a region too small."""
-    if inside.mean() < 0.02:
+    if inside.mean() < 0.015:
         return None
     padded = np.pad(inside, 1, mode="constant")
     left, depth = padded, np.zeros(padded.shape, int)

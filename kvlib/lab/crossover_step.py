@@ -35,12 +35,6 @@ class Machine:
             return f"at the rates measured on {self.name} ({rates})"
         return f"at the data sheet's rates of {self.name} ({rates}, dense), not measured"
 
-    @property
-    def ridge(self) -> float:
-        """Return the FLOP per byte at which reading and arithmetic take the same time."""
-        return self.flop_rate / self.bandwidth
-
-
 @dataclass(frozen=True)
 class Case:
     """Hold a shape, the bytes of an element and a machine: all but batch and context."""
@@ -82,12 +76,15 @@ class Case:
         gain = one.compute_s - one.cache_s  # both grow with the batch
         return one.weights_s / gain if gain > 0 else None
 
+    def weights_batch(self) -> float:
+        """Return the batch at which multiplying by a weight takes as long as reading it."""
+        return self.element_bytes * self.machine.flop_rate / (2 * self.machine.bandwidth)
+
     def dominants(self, contexts, batches) -> np.ndarray:
         """Return indices into PARTS, one row a context and one column a batch."""
         ones = [self.floor(context, 1) for context in contexts]
         cache, compute = (
-            np.outer([getattr(one, part) for one in ones], batches)
-            for part in ("cache_s", "compute_s")
+            np.outer([getattr(one, part) for one in ones], batches) for part in ("cache_s", "compute_s")
         )
         weights = ones[0].weights_s
         return np.where(compute > weights + cache, 2, np.where(cache > weights, 1, 0))
@@ -111,6 +108,7 @@ def sentence(case: Case, context: int, batch: int, timing: Timing | None = None)
             f"The {what} {'dominate' if what == 'weights' else 'dominates'}."
         )
     said.append(crossover_words(case, context))
+    said.append(f"The weights by themselves turn to arithmetic near batch {at(case.weights_batch())}.")
     needed = case.needs(context, batch)
     if needed > machine.memory:
         said.append(
@@ -120,8 +118,7 @@ def sentence(case: Case, context: int, batch: int, timing: Timing | None = None)
     if timing is not None:
         ratio = timing.seconds / floor.seconds
         said.append(
-            f"Measured on {timing.device}: {format_time(timing.seconds)}, "
-            f"{format_ratio(ratio)} times that."
+            f"Measured on {timing.device}: {format_time(timing.seconds)}, {format_ratio(ratio)} times that."
         )
     return " ".join(said)
 

@@ -110,7 +110,8 @@ class LiveLab(widgets.VBox):
     ) -> None:  # fmt: skip
         """Draw one more curve, context -> seconds; the same label replaces it.
 
-        Three at most are drawn. A recorded one gets crosses: put its device into the label.
+        Three at most are drawn. A recorded one gets crosses: put its device into the label,
+        of which 12 characters are shown.
         """
         self._overlays[label] = Overlay(label, dict(seconds), color, recorded)
         self._refresh()

@@ -29,9 +29,9 @@ class MemoryPicture:
     def __init__(self):
         self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
         with style.matplotlib.rc_context(style.RC):
-            self.cache = Pane(self.figure, left=76, bottom=48, width=304, height=252)
-            self.fits = Pane(self.figure, left=600, bottom=48, width=316, height=252)
-            self.cache.name_axis("KV cache", x=10)
+            self.cache = Pane(self.figure, left=76, bottom=48, width=304, height=266)
+            self.fits = Pane(self.figure, left=600, bottom=48, width=316, height=266)
+            self.cache.name_axis("memory", x=10)
             self.fits.name_axis("requests that fit", x=536)
             self._add_bar()
             self._add_lines()
@@ -47,9 +47,7 @@ class MemoryPicture:
         self.weights = Rectangle((0, 0.1), 0, 0.8, facecolor=style.WEIGHTS, linewidth=0)
         self.filled = Rectangle((0, 0.1), 0, 0.8, linewidth=0)
         self.blocks = self.bar.vlines([], 0.1, 0.9, colors=style.CARD, linewidth=1)
-        self.outline = Rectangle(
-            (0, 0), 0, 1, fill=False, linewidth=2, edgecolor=style.MEMORY, clip_on=False
-        )
+        self.outline = Rectangle((0, 0), 0, 1, fill=False, linewidth=2, edgecolor=style.MEMORY, clip_on=False)
         parts = [self.beyond, self.weights, self.filled, self.blocks, self.outline]
         for z, part in enumerate(parts):
             part.set(animated=True, zorder=1 + z / 10)
@@ -71,12 +69,12 @@ class MemoryPicture:
         self.limit = cache._line(color=style.MEMORY, linewidth=1.4)
         self.chosen = cache._line(linestyle="", marker="o", markersize=9, zorder=5)
         self.stairs = fits.curves["MHA"]
-        self.stairs.set(linewidth=2, color=style.INK)
+        self.stairs.set(linewidth=2, color=style.INK, drawstyle="steps-post")
         self.area = Polygon([(1, 1), (1, 1), (1, 1)], facecolor=style.INK, alpha=0.09, linewidth=0)
         self.area.set(animated=True, zorder=0.2)
         fits.axes.add_patch(self.area)
         fits.moving.append(self.area)
-        self.asked = fits._line(linestyle="", marker="o", markersize=9, zorder=5)
+        self.asked = fits._line(linestyle="", markersize=9, zorder=5, clip_on=False)
         self.possible = fits._line(
             linestyle="", marker="D", markersize=7, color=style.INK, fillstyle="none", zorder=4
         )
@@ -159,7 +157,7 @@ class MemoryPicture:
         whole = setting.without_window().cache_curve(setting.requests) if windowed else everyone
         weights, memory = setting.weights, setting.memory
         moved = pane.set_limits(
-            min(one[0], weights, memory), max(whole[-1], weights, memory), style.format_bytes
+            min(one[0], weights, memory), 1.2 * max(whole[-1], weights, memory), style.format_bytes
         )
         self.all.set_data(STAIRS, everyone)
         self.one.set_data(STAIRS if several else [], one if several else [])
@@ -189,17 +187,9 @@ class MemoryPicture:
         pane = self.fits
         contexts, counts = setting.fitting_curve()
         possible = setting.fitting()
-        moved = pane.set_limits(
-            1, 1.5 * max([*counts, setting.requests, 10]), lambda count: f"{count:,.0f}"
-        )
+        moved = pane.set_limits(1, 1.5 * max([*counts, setting.requests, 10]), lambda count: f"{count:,.0f}")
         self.stairs.set_data(contexts, counts)
-        low = pane.axes.get_ylim()[0]
-        ends = [contexts[0], contexts[-1]] if contexts else [CONTEXTS[0]] * 2
-        self.area.set_xy(
-            [(ends[0], low), *zip(contexts, counts, strict=True), (ends[1], low)]
-            if contexts
-            else [(ends[0], low)] * 3
-        )
+        self.area.set_xy(_under(contexts, counts, pane.axes.get_ylim()[0]))
         pane.mark_context(setting.context)
         fits = setting.free >= 0
         self.asked.set_data([setting.context], [setting.requests])
@@ -227,3 +217,13 @@ class MemoryPicture:
         for (label, _, text, look), y in zip(shown, placed, strict=True):
             label.set(text=text, color=look)
             label.place(x, y, "left" if right else "right")
+
+
+def _under(contexts: list[int], counts: list[int], low: float) -> list[tuple[float, float]]:
+    """Return the outline of what lies under the stairs; a mere point where there are none."""
+    if not contexts:
+        return [(CONTEXTS[0], low)] * 3
+    corners = [(contexts[0], low)]
+    for context, following, count in zip(contexts, contexts[1:], counts, strict=False):
+        corners += [(context, count), (following, count)]
+    return [*corners, (contexts[-1], counts[-1]), (contexts[-1], low)]

@@ -11,10 +11,7 @@ from kvlib.lab.words import rounded
 def main_title(setting: MemorySetting) -> str:
     """Return whether it fits, and by how much."""
     if setting.room < 0:
-        return (
-            f"The weights alone are {format_bytes(-setting.room)} too large for "
-            f"{setting.device.name}"
-        )
+        return f"The weights alone are {format_bytes(-setting.room)} too large for {setting.device.name}"
     if setting.free < 0:
         return f"Does not fit: {format_bytes(-setting.free)} more than {setting.device.name} has"
     if setting.free == 0:
@@ -27,7 +24,7 @@ def larger(setting: MemorySetting) -> str:
     weights, cache = setting.weights, setting.cache
     ratio = format_ratio(max(weights, cache) / min(weights, cache))
     if ratio == "1":
-        return "weights and the cache are about as large"
+        return "weights and the cache are equally large"
     if cache > weights:
         return f"cache dominates: {ratio} times the weights"
     return f"weights dominate: {ratio} times the cache"
@@ -119,9 +116,7 @@ def _balance(setting: MemorySetting) -> str:
             f"with the cache {format_bytes(-setting.free)} are missing."
         )
     if setting.free < 0:
-        return (
-            f"Together {total}, which exceeds the {memory} of memory by {format_bytes(-setting.free)}."
-        )
+        return f"Together {total}, which exceeds the {memory} of memory by {format_bytes(-setting.free)}."
     return f"Together {total} of {memory}; {format_bytes(setting.free)} stay free."
 
 

@@ -151,7 +151,7 @@ class Bar:
         for i, patch in enumerate(self.parts):
             size, color = parts[i] if i < len(parts) else (0.0, style.CARD)
             patch.set_bounds(start, 0, size / scale, 1)
-            patch.set(facecolor=color, edgecolor=style.CARD, linewidth=0.6 if size else 0)
+            patch.set(facecolor=color, edgecolor=style.CARD, linewidth=0.6 if size > 0.01 * scale else 0)
             start += size / scale
         self.frame.set_bounds(0, 0, (frame[0] if frame else 0) / scale, 1)
         self.frame.set_edgecolor(frame[1] if frame else style.CARD)

@@ -113,6 +113,7 @@ class LabPicture:
         )
         share = view.total_bytes / view.memory
         percent = f"{share:.0%} of" if share < 10 else f"{share:,.0f} ×"
+        percent = "under 1% of" if share < 0.01 else percent
         self.memory_bar.show(
             [(weights, style.WEIGHTS), (cache, style.COLORS[kind])],
             [
@@ -174,7 +175,7 @@ class LabPicture:
         for overlay in view.overlays[: len(self.overlays)]:
             if overlay.seconds:
                 last = overlay.seconds[max(overlay.seconds)]
-                labels.append((last, words.shortened(overlay.label, 12), overlay.color, False))
+                labels.append((last, words.begun(overlay.label, 12), overlay.color, False))
         self.time.label_right(labels)
 
     def _mark_guess(self, view: View) -> None:

@@ -143,3 +143,8 @@ def shortened(text: str, length: int) -> str:
         return text
     head = (length - 1) // 2
     return f"{text[:head].rstrip()}…{text[-(length - 1 - head) :].lstrip()}"
+
+
+def begun(text: str, length: int) -> str:
+    """Return the text, its end left out if it is longer than `length`."""
+    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
