@@ -82,14 +82,6 @@ class MemorySetting:
                 high = middle
         return low
 
-    @property
-    def crossing(self) -> float:
-        """Return the tokens in all requests together at which a cache outgrows the weights.
-
-        Before any window: with windows it takes more tokens.
-        """
-        return self.weights / self.preset.bytes_per_token(self.cache_bits / 8)
-
     def cache_curve(self, requests: int = 1) -> list[int]:
         """Return the cache of so many requests at every context of STAIRS."""
         return [requests * self.one_request(context) for context in STAIRS]
