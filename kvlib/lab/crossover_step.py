@@ -35,6 +35,7 @@ class Machine:
             return f"at the rates measured on {self.name} ({rates})"
         return f"at the data sheet's rates of {self.name} ({rates}, dense), not measured"
 
+
 @dataclass(frozen=True)
 class Case:
     """Hold a shape, the bytes of an element and a machine: all but batch and context."""

@@ -1,0 +1,252 @@
+"""The exercises of lesson 06: the floor of a decode step, and the batch that turns the weights."""
+
+import math
+
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.token_times import TOKEN_TIMES
+
+GB, TERA = 10**9, 10**12
+# weight bytes, bytes per token, contexts, FLOP, GB/s, TFLOP/s, what the case is about
+FLOOR_CASES = (
+    (15_010_000_000, 131_072, [8192], 19_300_000_000, 3350, 989, "one sequence"),
+    (15_010_000_000, 131_072, [8192, 1024, 32768], 67_000_000_000, 3350, 989, "unequal contexts"),
+    (538_000_000, 46_080, [1024] * 16, 5_400_000_000, 13, 0.29, "16 sequences on a CPU"),
+    (538_000_000, 46_080, [128] * 64, 17_800_000_000, 13, 0.15, "64 sequences, bound by arithmetic"),
+    (1_000_000_000, 50_000, [], 0, 100, 1, "an empty batch, which reads weights alone"),
+)
+
+
+def decode_floor(weight_bytes, bytes_per_token, contexts, flops, gb_per_s, tflop_per_s) -> float:
+    """Return the least seconds of one decode step."""
+    moved = weight_bytes + sum(contexts) * bytes_per_token
+    return max(moved / (gb_per_s * GB), flops / (tflop_per_s * TERA))
+
+
+def _near(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-6)
+
+
+def _check_floor(candidate) -> Verdict:
+    for *case, about in FLOOR_CASES:
+        weights, per_token, contexts, flops, gb, tflop = case
+        given = candidate(weights, per_token, list(contexts), flops, gb, tflop)
+        told = f"for {about} it gives {show(given)}"
+        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+            return not_yet(f"return seconds, as one number; {told}")
+        wanted = decode_floor(*case)
+        if _near(given, wanted):
+            continue
+        return not_yet(f"{_floor_mistake(given, *case)}; {told}, and it is {wanted:.6g} s")
+    return correct("weights once, every sequence's cache, and the slower of reading and arithmetic")
+
+
+def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str:
+    rate, count = gb * GB, len(contexts)
+    moved, compute = (weights + sum(contexts) * per_token) / rate, flops / (tflop * TERA)
+    for wrong, meaning in (
+        (1e3 * max(moved, compute), "that is milliseconds; the floor is asked for in seconds"),
+        (
+            (count * weights + sum(contexts) * per_token) / rate,
+            "the weights are read once for the whole batch, not once for each sequence",
+        ),
+        (
+            (weights + (max(contexts) if contexts else 0) * per_token) / rate,
+            "each sequence has a cache of its own: add up all contexts, not just one of them",
+        ),
+        (
+            (weights + (contexts[0] if contexts else 0) * per_token) / rate,
+            "each sequence has a cache of its own: add up all contexts, not the first alone",
+        ),
+        (weights / rate, "a step reads the cache as well as the weights"),
+        (sum(contexts) * per_token / rate, "a step reads the weights as well as the cache"),
+        (
+            (weights + 2 * sum(contexts) * per_token) / rate,
+            "`bytes_per_token` counts K and V already",
+        ),
+        (compute, "that is the arithmetic alone; here reading takes longer"),
+        (moved, "that is the reading alone; here the arithmetic takes longer"),
+        (
+            moved + compute,
+            "reading and arithmetic go on at the same time: the least time is the larger, not the sum",
+        ),
+        (min(moved, compute), "a step waits for the slower of the two, so take the larger time"),
+        (
+            max(moved * GB / 2**30, compute),
+            "bandwidth is given in GB/s, 10^9 bytes a second; 2^30 is a GiB",
+        ),
+        (
+            max(moved, compute) * GB,
+            "one GB/s is 10^9 bytes a second, and one TFLOP/s is 10^12: convert both rates",
+        ),
+    ):
+        if _near(given, wrong):
+            return meaning
+    if given > max(moved, compute):
+        return "that is more than the step needs"
+    return "that is less than the step needs"
+
+
+def _floor_source(moved="weight_bytes + sum(contexts) * bytes_per_token", *rest: str) -> str:
+    rest = rest or (
+        "reading = moved / (gb_per_s * 1e9)",
+        "arithmetic = flops / (tflop_per_s * 1e12)",
+        "return max(reading, arithmetic)",
+    )
+    return "\n".join(
+        [
+            "def decode_floor(weight_bytes, bytes_per_token, contexts, flops, gb_per_s, tflop_per_s):",
+            *(f"    {line}" for line in (f"moved = {moved}", *rest)),
+            "",
+        ]
+    )
+
+
+FLOOR = Exercise(
+    key="06-decode-floor",
+    lesson=6,
+    title="The floor of a decode step",
+    minutes=8,
+    difficulty=1,
+    importance=3,
+    name="decode_floor",
+    task="""
+One decode step serves a batch. `contexts` lists how many tokens each of its sequences has in the
+cache. The weights that a step reads take `weight_bytes`, a token in the cache `bytes_per_token` (K
+and V, all layers), and all arithmetic of the step, for the whole batch, is `flops` operations.
+
+The device reads `gb_per_s` GB and computes `tflop_per_s` TFLOP a second, and can do both at once.
+Return the least time of the step in seconds.""",
+    hints=(
+        "Which bytes are shared by all sequences, and which does each have for itself?",
+        "There are two times, one for bytes and one for operations. Doing both at once, "
+        "which one do you wait for?",
+        "Reading is (weights + sum of contexts x bytes per token) / (GB/s x 10^9), arithmetic is "
+        "FLOP / (TFLOP/s x 10^12). The floor is the larger.",
+    ),
+    stub=_floor_source("...  # bytes", "return ...  # seconds"),
+    solution=_floor_source(),
+    judge=_check_floor,
+    wrong={
+        "weights once for each sequence": _floor_source(
+            "len(contexts) * weight_bytes + sum(contexts) * bytes_per_token"
+        ),
+        "the cache of one sequence": _floor_source(
+            "weight_bytes + max(contexts, default=0) * bytes_per_token"
+        ),
+        "no cache": _floor_source("weight_bytes"),
+        "K and V counted twice": _floor_source("weight_bytes + 2 * sum(contexts) * bytes_per_token"),
+        "arithmetic alone": _floor_source("0", "return flops / (tflop_per_s * 1e12)"),
+        "reading alone": _floor_source(
+            "weight_bytes + sum(contexts) * bytes_per_token", "return moved / (gb_per_s * 1e9)"
+        ),
+        "the sum of both": _floor_source(
+            "weight_bytes + sum(contexts) * bytes_per_token",
+            "return moved / (gb_per_s * 1e9) + flops / (tflop_per_s * 1e12)",
+        ),
+        "GiB for GB": _floor_source(
+            "weight_bytes + sum(contexts) * bytes_per_token",
+            "return max(moved / (gb_per_s * 2**30), flops / (tflop_per_s * 1e12))",
+        ),
+        "milliseconds": _floor_source(
+            "weight_bytes + sum(contexts) * bytes_per_token",
+            "return 1000 * max(moved / (gb_per_s * 1e9), flops / (tflop_per_s * 1e12))",
+        ),
+    },
+)
+
+# dense TFLOP/s, GB/s, bytes per element
+BATCH_CASES = (
+    (312, 2039, 2, "an A100 80GB in 16 bits"),
+    (989, 3350, 2, "an H100 in 16 bits"),
+    (100, 1000, 2, "rates that divide without a rest"),
+    (19.5, 2039, 4, "an A100 in 32 bits, without tensor cores"),
+    (0.3, 15, 4, "a CPU in 32 bits"),
+    (1979, 3350, 1, "an H100 in 8 bits"),
+)
+
+
+def compute_bound_batch(tflop_per_s, gb_per_s, bytes_per_element) -> int:
+    """Return the least batch whose arithmetic on a weight takes as long as reading it."""
+    return math.ceil(tflop_per_s * 1000 * bytes_per_element / (2 * gb_per_s) - 1e-9)
+
+
+def _check_batch(candidate) -> Verdict:
+    for tflop, gb, size, about in BATCH_CASES:
+        given = candidate(tflop, gb, size)
+        wanted = compute_bound_batch(tflop, gb, size)
+        told = f"for {about} ({tflop} TFLOP/s, {gb} GB/s) it gives {show(given)}"
+        number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not number or not math.isfinite(given):
+            return not_yet(f"return a number of sequences; {told}")
+        if given == wanted and isinstance(given, int):
+            continue
+        exact = tflop * 1000 * size / (2 * gb)
+        if _same_batch(given, 2 * exact):
+            said = "a weight is used for a multiplication and an addition: 2 FLOP for each sequence"
+        elif _same_batch(given, exact / 2):
+            said = "that is half: is the 2 of multiply-add counted twice, or a byte count missing?"
+        elif _same_batch(given, exact * 2 / size):
+            said = "a weight takes `bytes_per_element` bytes to read; 2 is right for 16 bits only"
+        elif _same_batch(given, 1 / exact):
+            said = "that is upside down: more FLOP a second allow a larger batch, more bytes a smaller"
+        elif _same_batch(given, exact / 1000):
+            said = "1 TFLOP/s is 10^12 and 1 GB/s is 10^9: the units differ by 1,000"
+        elif given == wanted - 1 or given == wanted - 1.0:
+            said = "at that batch reading still takes longer: round up"
+        elif given == wanted + 1:
+            said = "one sequence fewer is enough already: round up, and add nothing"
+        elif abs(given - exact) < 1:
+            said = "batches are whole: return an int, the first batch that is enough"
+        else:
+            said = "set 2 x batch / FLOP rate equal to bytes / bandwidth, for one weight"
+        return not_yet(f"{said}; {told}, and it is {wanted}")
+    return correct("about 153 on an A100 and 295 on an H100 in 16 bits, and it follows the bytes")
+
+
+def _same_batch(given, exact) -> bool:
+    return given in (math.ceil(exact), math.floor(exact)) or math.isclose(given, exact, rel_tol=1e-9)
+
+
+def _batch_source(*lines: str) -> str:
+    head = ["import math", "", "", "def compute_bound_batch(tflop_per_s, gb_per_s, bytes_per_element):"]
+    return "\n".join([*head, *(f"    {line}" for line in lines), ""])
+
+
+_RATES = ("flops, rate = tflop_per_s * 1e12, gb_per_s * 1e9",)
+
+BATCH = Exercise(
+    key="06-compute-bound-batch",
+    lesson=6,
+    title="From which batch on do the weights cost arithmetic?",
+    minutes=8,
+    difficulty=2,
+    importance=3,
+    name="compute_bound_batch",
+    task="""
+In a decode step each weight is read once, in `bytes_per_element` bytes, and used once for each
+sequence of the batch, for one multiplication and one addition.
+
+A device computes `tflop_per_s` dense TFLOP and reads `gb_per_s` GB a second. Return the smallest
+batch at which the arithmetic on the weights takes at least as long as reading them, as an int.""",
+    hints=(
+        "Take a single weight. How long does it take to read? How long to use it for B sequences?",
+        "Reading takes bytes / bandwidth, using it 2 B / FLOP rate. Set them equal and solve for B.",
+        "B = FLOP rate x bytes / (2 x bandwidth), with TFLOP/s as 10^12 and GB/s as 10^9. Then `math.ceil`.",
+    ),
+    stub=_batch_source("return ..."),
+    solution=_batch_source(*_RATES, "return math.ceil(flops * bytes_per_element / (2 * rate))"),
+    judge=_check_batch,
+    wrong={
+        "an addition is no operation": _batch_source(
+            *_RATES, "return math.ceil(flops * bytes_per_element / rate)"
+        ),
+        "16 bits always": _batch_source(*_RATES, "return math.ceil(flops / rate)"),
+        "rounds down": _batch_source(*_RATES, "return int(flops * bytes_per_element / (2 * rate))"),
+        "one too many": _batch_source(*_RATES, "return int(flops * bytes_per_element / (2 * rate)) + 2"),
+        "upside down": _batch_source(*_RATES, "return rate * 2 / (flops * bytes_per_element)"),
+        "tera for giga": _batch_source("return math.ceil(tflop_per_s * bytes_per_element / (2 * gb_per_s))"),
+        "a fraction of a sequence": _batch_source(*_RATES, "return flops * bytes_per_element / (2 * rate)"),
+    },
+)
+
+EXERCISES = (TOKEN_TIMES, FLOOR, BATCH)

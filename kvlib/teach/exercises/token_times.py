@@ -1,0 +1,178 @@
+"""The exercise of lesson 06 on latencies: TTFT, TPOT and ITL from the times tokens arrived."""
+
+import math
+
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+
+CASES = (
+    ([[0.5, 0.6, 0.7, 0.8]], "one steady request"),
+    ([[2.0, 2.05, 2.15, 2.2, 2.5]], "a long prompt and uneven tokens"),
+    ([[0.25, 0.35], [1.0, 1.5, 1.6, 1.7, 1.8, 1.9]], "a short and a long answer"),
+    ([[0.5], [0.25, 0.75, 0.85]], "a request that stopped after one token"),
+)
+
+
+def report(requests) -> tuple[float, float, float]:
+    """Return mean TTFT, mean TPOT over the requests that have one, and the longest ITL."""
+    ttft = sum(times[0] for times in requests) / len(requests)
+    each = [(times[-1] - times[0]) / (len(times) - 1) for times in requests if len(times) > 1]
+    return ttft, sum(each) / len(each), max(gap for times in requests for gap in _gaps(times))
+
+
+def _gaps(times) -> list[float]:
+    return [b - a for a, b in zip(times, times[1:])]
+
+
+def _near(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def _mean(values) -> float:
+    return sum(values) / len(values)
+
+
+def _check(candidate) -> Verdict:
+    for requests, about in CASES:
+        given = candidate([list(times) for times in requests])
+        wanted = report(requests)
+        told = f"for {about}, {requests}"
+        if not isinstance(given, tuple | list) or len(given) != 3:
+            return not_yet(f"return three numbers, (ttft, tpot, slowest); it returns {show(given)}")
+        for name, number, truth in zip(("ttft", "tpot", "slowest"), given, wanted):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                return not_yet(f"`{name}` must be a number of seconds, not {show(number)}; {told}")
+            if _near(number, truth):
+                continue
+            said = _mistake(name, number, truth, requests)
+            return not_yet(f"{said}; {told}, `{name}` is {number:.4g} and should be {truth:.4g}")
+    return correct("TTFT holds the prefill, TPOT the n - 1 steps after it, and the slowest gap is seen")
+
+
+def _mistake(name: str, number: float, truth: float, requests) -> str:
+    if _near(number, 1e3 * truth):
+        return "that is milliseconds; keep to seconds, as the arrival times are"
+    gaps = [gap for times in requests for gap in _gaps(times)]
+    longer = [times for times in requests if len(times) > 1]
+    mistakes = {
+        "ttft": [
+            (sum(t[0] for t in requests), "that adds the requests up; take the mean"),
+            (_mean([t[-1] for t in requests]), "that is the whole time, up to the last token"),
+            (_mean([t[0] / len(t) for t in requests]), "TTFT belongs to one token; divide by nothing"),
+        ],
+        "tpot": [
+            (
+                _mean([(t[-1] - t[0]) / len(t) for t in requests]),
+                "n tokens have n - 1 steps between the first and the last: divide by n - 1",
+            ),
+            (
+                _mean([(t[-1] - t[0]) / len(t) for t in longer]),
+                "n tokens have n - 1 steps between the first and the last: divide by n - 1",
+            ),
+            (
+                _mean([t[-1] / len(t) for t in requests]),
+                "end to end over n counts the prefill as if it were a token like the others",
+            ),
+            (
+                _mean([t[-1] / (len(t) - 1) for t in longer]),
+                "take TTFT away from the end-to-end time first: it is the prefill's",
+            ),
+            (
+                _mean(gaps),
+                "that is the mean of all ITLs together, in which a long answer counts more; TPOT is "
+                "one number a request, and then the mean over requests",
+            ),
+            (
+                _mean([_median(_gaps(t)) for t in longer]),
+                "that is the median gap of each request; TPOT spreads its whole decode time evenly",
+            ),
+            (_median(gaps), "that is the median of all ITLs; TPOT is a mean for each request"),
+            (
+                sum((t[-1] - t[0]) / (len(t) - 1) for t in longer) / len(requests),
+                "a request of one token has no TPOT: leave it out of the mean, do not count it as 0",
+            ),
+        ],
+        "slowest": [
+            (max(t[0] for t in requests), "that is a TTFT; an ITL lies between two tokens"),
+            (
+                max(max([t[0], *_gaps(t)]) for t in requests),
+                "that is a TTFT; an ITL lies between two tokens",
+            ),
+            (max(t[-1] for t in requests), "that is an end-to-end time; an ITL lies between two tokens"),
+            (_mean(gaps), "that is the mean ITL; a reader notices the longest pause"),
+            (min(gaps), "that is the shortest; a reader notices the longest pause"),
+        ],
+    }
+    for wrong, meaning in mistakes[name]:
+        if _near(number, wrong):
+            return meaning
+    return "draw the arrival times on a line: the first is TTFT, each gap after it an ITL"
+
+
+def _median(values) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def _source(
+    ttft="sum(times[0] for times in requests) / len(requests)",
+    each="[(t[-1] - t[0]) / (len(t) - 1) for t in requests if len(t) > 1]",
+    slowest="max(b - a for t in requests for a, b in zip(t, t[1:]))",
+    tpot="sum(each) / len(each)",
+) -> str:
+    return "\n".join(
+        [
+            "def report(requests):  # each: seconds from sending it to the arrival of each token",
+            f"    ttft = {ttft}",
+            *([f"    each = {each}"] if each else []),
+            f"    tpot = {tpot}",
+            f"    slowest = {slowest}",
+            "    return ttft, tpot, slowest",
+            "",
+        ]
+    )
+
+
+_EACH_GAP = "[b - a for t in requests for a, b in zip(t, t[1:])]"
+_MEDIANS = "[sorted(b - a for a, b in zip(t, t[1:]))[(len(t) - 1) // 2] for t in requests if len(t) > 1]"
+
+TOKEN_TIMES = Exercise(
+    key="06-token-times",
+    lesson=6,
+    title="TTFT, TPOT and the slowest token",
+    minutes=10,
+    difficulty=2,
+    importance=3,
+    name="report",
+    task="""
+A log holds one list for each request: how many seconds after sending it each of its tokens arrived.
+
+Return three numbers, in seconds:
+- `ttft`: the time to first token, the mean over requests
+- `tpot`: the time per output token, (end to end - TTFT) / (n - 1) for a request of n tokens, the mean
+over the requests that have one
+- `slowest`: the longest inter-token latency of any request""",
+    hints=(
+        "The first arrival is the prefill's. Everything after it is decode.",
+        "n tokens have n - 1 gaps. What does a request of a single token say about decode?",
+        "For times t: TTFT is t[0], TPOT is (t[-1] - t[0]) / (len(t) - 1), and zip(t, t[1:]) gives "
+        "the pairs whose differences are the ITLs.",
+    ),
+    stub=_source("...", "", "...", "..."),
+    solution=_source(),
+    judge=_check,
+    wrong={
+        "divides by n": _source(each="[(t[-1] - t[0]) / len(t) for t in requests if len(t) > 1]"),
+        "end to end over n": _source(each="[t[-1] / len(t) for t in requests]"),
+        "includes TTFT": _source(each="[t[-1] / (len(t) - 1) for t in requests if len(t) > 1]"),
+        "mean of all ITLs": _source(each=_EACH_GAP),
+        "median of the ITLs": _source(each=_MEDIANS),
+        "one token counts as 0": _source(tpot="sum(each) / len(requests)"),
+        "one token divides by 0": _source(each="[(t[-1] - t[0]) / (len(t) - 1) for t in requests]"),
+        "TTFT is the sum": _source(ttft="sum(times[0] for times in requests)"),
+        "the slowest is a TTFT": _source(
+            slowest="max(max(b - a for a, b in zip([0, *t], t)) for t in requests)"
+        ),
+        "the mean is no maximum": _source(slowest=f"sum({_EACH_GAP}) / len({_EACH_GAP})"),
+    },
+)
