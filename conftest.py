@@ -12,6 +12,7 @@ import pytest
 
 from kvlib.model_file import model_home
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as course.py sets it: tests share the cores
 HOME = pytest.StashKey[str]()
 
 

@@ -123,7 +123,7 @@ def execute(notebook, folder: Path) -> None:
     )
     with tempfile.TemporaryDirectory() as nobody:
         homes = {"KVLIB_MODEL_HOME": str(model_home()), "KVLIB_HOME": nobody}
-        client.execute(env={**os.environ, **homes})
+        client.execute(env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **homes})
 
 
 def tidy(notebook, previous=None) -> None:
