@@ -8,11 +8,12 @@ import os
 import shutil
 import tempfile
 
-import pytest
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as course.py sets it; torch reads it once
 
-from kvlib.model_file import model_home
+import pytest  # noqa: E402
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as course.py sets it: tests share the cores
+from kvlib.model_file import model_home  # noqa: E402
+
 HOME = pytest.StashKey[str]()
 
 
