@@ -1,0 +1,267 @@
+"""The exercises of lesson 02: a softmax that survives, a decode step, where attention's work passes."""
+
+import math
+import numbers
+
+import numpy as np
+
+from kvlib.memory import MODELS
+from kvlib.teach.exercises.attending import STEP
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+
+# scores, element type; each finds a mistake that those before let pass
+SOFTMAX_CASES = (
+    ([1.0, 2.0, 0.0], "float64"),
+    ([[0.0, 1.0], [2.0, 0.0], [3.0, 3.0]], "float64"),
+    ([0.0, -math.inf, 1.0], "float64"),
+    ([100.0, 99.0, 0.0], "float32"),
+    ([-200.0, -201.0], "float32"),
+    ([200.0, 0.0, 0.0], "float32"),
+    ([[0.0, 1.0], [-1000.0, -1001.0]], "float32"),
+    ([12.0, 11.0, 0.0], "float16"),
+)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Return the softmax along the last axis, with the largest score subtracted first."""
+    exps = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exps / exps.sum(axis=-1, keepdims=True)
+
+
+def _check_softmax(candidate) -> Verdict:
+    for values, dtype in SOFTMAX_CASES:
+        scores = np.array(values, dtype=dtype)
+        handed = scores.copy()
+        with np.errstate(all="ignore"):
+            given = candidate(handed)
+        case = f"for {values} in {dtype}"
+        try:
+            weights = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError):
+            return not_yet(f"return an array of weights; {case} it returns {show(given)}")
+        if weights.shape != scores.shape:
+            return not_yet(
+                f"the weights must have the shape of the scores, {scores.shape}; {case} theirs is "
+                f"{weights.shape}"
+            )
+        if not np.array_equal(handed, scores):
+            return not_yet(f"{case} it changed the scores it was given: make a new array instead of `-=`")
+        wanted = softmax(scores.astype(np.float64))
+        if not np.allclose(weights, wanted, rtol=0, atol=2e-3 if dtype == "float16" else 1e-6):
+            shown = show(np.round(weights, 3).tolist())
+            return not_yet(f"{_softmax_mistake(scores, weights, wanted)}; {case} it gives {shown}")
+    return correct("no overflow, no 0 / 0, every row for itself")
+
+
+def _softmax_mistake(scores, weights, wanted) -> str:
+    """Say which mistake gives these weights."""
+    exact = scores.astype(np.float64)
+    if not np.isfinite(weights).all():
+        if weights.ndim == 2 and np.isfinite(weights).any():
+            return (
+                "one maximum for the whole array leaves a row far below it with nothing but "
+                "zeros: subtract each row's own"
+            )
+        if (exact < 0).all():
+            return "every exp is 0, and 0 / 0 is nan: subtract the largest score, also a negative one"
+        if exact.max() == 200:
+            return "exp still overflows: only the largest score makes every exponent 0 or less"
+        return "exp overflows to inf, and inf / inf is nan: subtract the largest score first"
+    with np.errstate(all="ignore"):
+        exps = np.exp(exact - exact.max(axis=-1, keepdims=True))
+        if np.allclose(weights, exps) or np.allclose(weights, np.exp(exact)):
+            return "the exps are not divided by their sum: weights sum to 1"
+        if np.allclose(weights, exact / exact.sum(axis=-1, keepdims=True)):
+            return "the scores themselves are normalised: exp is missing"
+    if weights.ndim == 2 and np.allclose(weights.sum(axis=0), 1):
+        return "the columns sum to 1, not the rows: the keys are the last axis"
+    if weights.ndim == 2 and math.isclose(weights.sum(), 1, rel_tol=1e-6):
+        return "the whole array sums to 1; each row is one query, and sums to 1 by itself"
+    order = np.argsort(exact, axis=-1)
+    ranked = np.take_along_axis(weights, order, axis=-1)
+    distinct = np.diff(np.take_along_axis(exact, order, axis=-1), axis=-1) > 0
+    if weights.ndim == 1 and (distinct & (np.diff(ranked) == 0) & (np.diff(np.sort(wanted)) > 0.1)).any():
+        return "different scores get equal weights: clipping changes the result, subtracting does not"
+    return "compare with exp(score - max) / sum, worked out by hand"
+
+
+def _softmax_source(*lines: str) -> str:
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"import numpy as np\n\n\ndef stable_softmax(scores):\n{body}\n"
+
+
+_DIVIDE = "return exps / exps.sum(axis=-1, keepdims=True)"
+
+SOFTMAX = Exercise(
+    key="02-stable-softmax",
+    lesson=2,
+    title="A softmax that survives",
+    minutes=7,
+    difficulty=1,
+    importance=3,
+    name="stable_softmax",
+    task="""
+Write softmax along the last axis, for scores of any size and any number of rows: (T,) or (t, T),
+in float16, float32 or float64. No result may be nan. A score of minus infinity (masked) gets
+weight 0; every row has a score that is finite.""",
+    hints=(
+        "Which number can you subtract from all scores of a row without changing its weights? Any.",
+        "Subtract the one that makes every exponent 0 or less, and one of them exactly 0.",
+        "scores.max(axis=-1, keepdims=True) has the shape (t, 1): it subtracts row by row.",
+    ),
+    stub=_softmax_source("exps = ...", "return ..."),
+    solution=_softmax_source("exps = np.exp(scores - scores.max(axis=-1, keepdims=True))", _DIVIDE),
+    judge=_check_softmax,
+    wrong={
+        "max not subtracted": _softmax_source("exps = np.exp(scores)", _DIVIDE),
+        "one max for all rows": _softmax_source("exps = np.exp(scores - scores.max())", _DIVIDE),
+        "mean subtracted": _softmax_source(
+            "exps = np.exp(scores - np.where(np.isfinite(scores), scores, 0)"
+            ".mean(axis=-1, keepdims=True))", _DIVIDE,
+        ),
+        "absolute max": _softmax_source(
+            "finite = np.where(np.isfinite(scores), scores, 0)",
+            "exps = np.exp(scores - np.abs(finite).max(axis=-1, keepdims=True))", _DIVIDE,
+        ),
+        "over the columns": _softmax_source(
+            "exps = np.exp(scores - scores.max(axis=0))", "return exps / exps.sum(axis=0)"
+        ),
+        "one sum for all rows": _softmax_source(
+            "exps = np.exp(scores - scores.max(axis=-1, keepdims=True))", "return exps / exps.sum()"
+        ),
+        "clipped": _softmax_source("exps = np.exp(np.clip(scores, -80, 80))", _DIVIDE),
+        "not normalised": _softmax_source(
+            "return np.exp(scores - scores.max(axis=-1, keepdims=True))"
+        ),
+        "in place": _softmax_source(
+            "scores -= scores.max(axis=-1, keepdims=True)", "exps = np.exp(scores)", _DIVIDE
+        ),
+        "no exp": _softmax_source("return scores / scores.sum(axis=-1, keepdims=True)"),
+    },
+)  # fmt: skip
+
+
+def crossing_parts(m) -> tuple[int, int, int, int]:
+    """Return weights of a layer's projections and MLP, of the head, and multiply-adds per key."""
+    C, D, H, KV, M = m.hidden_size, m.head_dim, m.num_heads, m.num_kv_heads, m.intermediate_size
+    return 2 * C * H * D + 2 * C * KV * D, 3 * C * M, m.vocab_size * C, 2 * H * D
+
+
+def crossing(m) -> float:
+    """Return the tokens of context at which attention's work equals that of the weights."""
+    projections, mlp, head, per_key = crossing_parts(m)
+    return (m.num_layers * (projections + mlp) + head) / (m.num_layers * per_key)
+
+
+def _check_crossing(candidate) -> Verdict:
+    for name in ("SmolLM2 135M", "Llama 3.1 8B", "Qwen3 32B"):
+        m = MODELS[name]
+        given, wanted = candidate(m), crossing(m)
+        if isinstance(given, bool) or not isinstance(given, numbers.Real) or given != given:
+            return not_yet(f"return one number, tokens of context; for {name} it gives {show(given)}")
+        if abs(given - wanted) > 1:
+            shown = f"{given:,.0f}" if 1 <= given < 1e12 else f"{given:.3g}"
+            return not_yet(f"{_crossing_mistake(m, given)}; for {name} it gives {shown} tokens")
+    return correct("3,891 tokens for SmolLM2 135M, 28,628 for Llama 3.1 8B, the output head counted")
+
+
+def _crossing_mistake(m, given: float) -> str:
+    """Say which mistake gives this number of tokens."""
+    projections, mlp, head, per_key = crossing_parts(m)
+    C, D, H, KV, M, L = (
+        m.hidden_size, m.head_dim, m.num_heads, m.num_kv_heads, m.intermediate_size, m.num_layers
+    )  # fmt: skip
+    linear = L * (projections + mlp) + head
+    mistakes = [
+        (linear - head, L * per_key, "the output head is missing: every step multiplies by it, once"),
+        (linear + head, L * per_key, "a decode step looks up one row of the input embedding: that "
+         "is no work; only the output head is multiplied"),
+        (L * (projections + mlp + head), L * per_key, "the output head is there once, not once a layer"),
+        (linear, L * H * D, "twice too many: attention multiplies twice for each key, q with k and a "
+         "weight with v. A multiply-add counts the same on both sides"),
+        (linear, 2 * L * per_key, "a multiply-add must count the same on both sides: attention has "
+         "2 x D of them for each query head and key"),
+        (linear, 2 * L * KV * D, "every query head does its own attention: count H of them, not KV. "
+         "Sharing K and V saves memory, not this work"),
+        (linear, per_key, "attention happens in every layer: multiply its work by L as well"),
+        (projections + mlp + head, L * per_key, "the projections and the MLP are there in every layer"),
+        (linear - L * C * M, L * per_key, "a gated MLP has three matrices: gate, up and down"),
+        (linear - L * C * H * D, L * per_key, "a projection is missing: W_O brings the heads' "
+         "outputs back, (H D, C)"),
+        (linear + 2 * L * C * (H - KV) * D, L * per_key, "W_K and W_V make KV heads, not H of them"),
+        (linear - 2 * L * C * KV * D, L * per_key, "W_K and W_V work too: the new token needs its "
+         "own key and value"),
+        (L * per_key, linear, "that is the inverse: tokens are the weights' work over the work of a key"),
+        (L * (4 * C * C + mlp) + head, L * per_key, "W_Q is (C, H D) and W_K "
+         "is (C, KV D): they are not (C, C)"),
+        (L * (2 * C * C + 2 * C * KV * D + mlp) + head, 2 * L * C, "H x D is not the hidden size in "
+         "every model: take the head dimension from the config"),
+    ]  # fmt: skip
+    for work, per_token, meaning in mistakes:
+        if math.isclose(given, work / per_token, rel_tol=1e-4):
+            return meaning
+    if not 10 < given < 1e7:
+        return "set both works equal and solve for t: t x work of one key = work of the weights"
+    return "count weights and multiply-adds part by part, and compare the projections first"
+
+
+def _crossing_source(
+    projections="2 * C * H * D + 2 * C * KV * D",
+    mlp="3 * C * M",
+    head="vocabulary * C",
+    per_key="2 * H * D",
+    tokens="(L * (projections + mlp) + head) / (L * per_key)",
+) -> str:
+    return f"""def crossing(m):
+    C, D, H, KV = m.hidden_size, m.head_dim, m.num_heads, m.num_kv_heads
+    M, L, vocabulary = m.intermediate_size, m.num_layers, m.vocab_size
+    projections = {projections}  # weights of W_Q, W_K, W_V and W_O of a layer
+    mlp = {mlp}  # weights of gate, up and down of a layer
+    head = {head}  # weights of the output head, once
+    per_key = {per_key}  # attention's multiply-adds for one key, in one layer
+    return {tokens}  # tokens
+"""
+
+
+CROSSING = Exercise(
+    key="02-crossing",
+    lesson=2,
+    title="Where attention's work passes that of the weights",
+    minutes=12,
+    difficulty=2,
+    importance=2,
+    name="crossing",
+    task="""
+One decode step does two kinds of work. Every weight is used in one multiply-add, whatever the
+context. Attention does some for every key in the cache, so its work grows with the context t.
+
+`m` is a model's shape, as in `MODELS["Llama 3.1 8B"]`. Fill in the lines and return the context,
+in tokens, at which both works are equal. Count multiply-adds: the four projections and the gated
+MLP of every layer, the output head once, and per key and query head q·k and weight x v.""",
+    hints=(
+        "A matrix of a rows and b columns costs a x b multiply-adds for one token: as many as it "
+        "has weights.",
+        "For one key, one query head does D multiply-adds for the score and D more to mix v in. "
+        "All H query heads do it.",
+        "Solve t x L x per_key = L x (projections + mlp) + head for t.",
+    ),
+    stub=_crossing_source(*["..."] * 5),
+    solution=_crossing_source(),
+    judge=_check_crossing,
+    wrong={
+        "no output head": _crossing_source(head="0"),
+        "the input embedding counted": _crossing_source(head="2 * vocabulary * C"),
+        "scores only": _crossing_source(per_key="H * D"),
+        "KV heads attend": _crossing_source(per_key="2 * KV * D"),
+        "two operations on one side": _crossing_source(per_key="4 * H * D"),
+        "attention in one layer": _crossing_source(tokens="(L * (projections + mlp) + head) / per_key"),
+        "one layer": _crossing_source(tokens="(projections + mlp + head) / (L * per_key)"),
+        "two MLP matrices": _crossing_source(mlp="2 * C * M"),
+        "W_O forgotten": _crossing_source(projections="C * H * D + 2 * C * KV * D"),
+        "K and V for every query head": _crossing_source(projections="4 * C * H * D"),
+        "hidden size for H x D": _crossing_source(projections="2 * C * C + 2 * C * KV * D", per_key="2 * C"),
+        "the inverse": _crossing_source(tokens="(L * per_key) / (L * (projections + mlp) + head)"),
+    },
+)
+
+EXERCISES = (SOFTMAX, STEP, CROSSING)
