@@ -1,0 +1,180 @@
+"""A panel that shows which query head reads which KV head, and what that saves."""
+
+from __future__ import annotations
+
+import html
+
+import ipywidgets as widgets
+
+from kvlib.lab import style
+from kvlib.lab.sharing_picture import HEIGHT, WIDTH, SharingPicture
+from kvlib.lab.sharing_view import RIGHT, TILE, Sharing, kind_of, sharing_presets
+from kvlib.memory import ModelPreset
+
+CSS = f"""<style>
+.kvlib-sharing .kvlib-figure {{ width: calc(100% - 4px); max-width: {WIDTH}px; height: auto;
+  box-sizing: border-box; border-radius: 6px; }}
+.kvlib-sharing .widget-toggle-buttons {{ display: flex; align-items: center; width: auto; }}
+.kvlib-sharing .widget-toggle-buttons > .widget-label {{ width: auto; flex: none;
+  margin-right: 8px; }}
+.kvlib-sharing .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a);
+  line-height: 24px; }}
+.kvlib-sharing .jupyter-button.mod-active {{ background: var(--jp-ui-font-color1, #222);
+  color: var(--jp-layout-color1, #fff); font-weight: 600; box-shadow: none; }}
+.kvlib-sharing .jupyter-button:focus-visible, .kvlib-sharing select:focus-visible {{
+  outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }}
+[data-jp-theme-light="false"] .kvlib-sharing .kvlib-figure {{
+  filter: invert(0.9) hue-rotate(180deg); }}
+.kvlib-sharing [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 2.9em;
+  max-width: {WIDTH}px; color: var(--jp-content-font-color1, inherit); white-space: normal; }}
+</style>"""
+
+
+class SharingPanel(widgets.VBox):
+    """Show the heads of a model's shape, who reads whom, bytes a token, and the folded shapes.
+
+    `preset` is a name in MODELS or a ModelPreset of at most 71 query heads, `num_kv_heads` any
+    divisor of its query heads (its own by default), `head` the query head it opens with. Raises
+    ValueError for a shape it cannot show.
+    """
+
+    def __init__(
+        self, preset: str | ModelPreset = "SmolLM2 135M", num_kv_heads: int | None = None,
+        head: int = 0,
+    ):  # fmt: skip
+        self.presets = sharing_presets()
+        chosen = self._chosen(preset)
+        kept = chosen.num_kv_heads if num_kv_heads is None else num_kv_heads
+        if kept not in chosen.kv_head_choices:
+            choices = ", ".join(map(str, chosen.kv_head_choices))
+            raise ValueError(f"{chosen.num_heads} query heads can share {choices} KV heads, not {kept}.")
+        if head not in range(chosen.num_heads):
+            raise ValueError(f"head {head} is not one of 0 to {chosen.num_heads - 1}.")
+        self._opened = Sharing(chosen, kept, head)
+        self._quiet = False
+        self.picture = SharingPicture()
+        self._make_controls()
+        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
+        self.image.add_class("kvlib-figure")
+        self.status = widgets.HTML()
+        super().__init__(
+            [
+                widgets.HTML(CSS),
+                _row(self.model, self.kv_heads),
+                _row(self.previous, self.next, self.head, self.order),
+                self.image,
+                self.status,
+            ]
+        )
+        self.add_class("kvlib-panel")
+        self.add_class("kvlib-sharing")
+        self._guarded(self._show)
+
+    def _chosen(self, preset) -> ModelPreset:
+        if isinstance(preset, ModelPreset):
+            self.presets = {**self.presets, preset.name: preset}
+            if not preset.kv_head_choices:
+                raise ValueError(f"{preset.name} has no KV heads to share.")
+            return preset
+        if preset not in self.presets:
+            raise ValueError(f"preset {preset!r} is not one of: {', '.join(self.presets)}.")
+        return self.presets[preset]
+
+    def _make_controls(self) -> None:
+        it = self._opened
+        plain = {"description_width": "initial"}
+        self.model = widgets.Dropdown(
+            description="Model shape", options=list(self.presets), value=it.preset.name,
+            style=plain, layout={"width": "230px"},
+        )  # fmt: skip
+        self.kv_heads = widgets.ToggleButtons(
+            description="KV heads", options=_choices(it.preset), value=it.num_kv_heads,
+            style={"button_width": "auto"},
+        )  # fmt: skip
+        self.head = widgets.IntSlider(
+            description="Query head", value=it.head, min=0, max=it.num_heads - 1, style=plain,
+            layout={"width": "330px"},
+        )  # fmt: skip
+        self.previous = widgets.Button(
+            description="Previous", tooltip="One query head back", layout={"width": "90px"}
+        )
+        self.next = widgets.Button(
+            description="Next", tooltip="One query head on", layout={"width": "90px"}
+        )
+        self.order = widgets.ToggleButtons(
+            description="Order", options=[("h // G", RIGHT), ("h % KV (wrong)", TILE)], value=RIGHT,
+            tooltips=["neighbours share, as repeat_interleave repeats", "as tile repeats"],
+            style={"button_width": "auto"},
+        )  # fmt: skip
+        self.previous.on_click(lambda _: self._guarded(lambda: self._move(-1)))
+        self.next.on_click(lambda _: self._guarded(lambda: self._move(1)))
+        self.model.observe(lambda _: self._guarded(self._new_shape), "value")
+        for control in (self.kv_heads, self.head, self.order):
+            control.observe(lambda _: self._guarded(self._show), "value")
+
+    def sharing(self) -> Sharing:
+        """Return what the panel shows now."""
+        return Sharing(
+            self.presets[self.model.value], self.kv_heads.value, self.head.value, self.order.value
+        )
+
+    def summary(self) -> str:
+        """Return the panel in words, the same on every run."""
+        return (
+            f"Head sharing. {self._opened.sentence()} "
+            "Run this cell to step through the heads and to change their number."
+        )
+
+    def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
+        bundle = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
+        data, *metadata = bundle if isinstance(bundle, tuple) else (bundle,)
+        data = {**(data or {}), "text/plain": self.summary()}
+        data["image/png"] = style.saved_png(self.picture.image())
+        return (data, *metadata) if metadata else data
+
+    def _new_shape(self) -> None:
+        """Offer the new model's KV heads and query heads, then draw once."""
+        preset = self.presets[self.model.value]
+        self._quiet = True
+        try:
+            self.kv_heads.options = _choices(preset)
+            self.kv_heads.value = preset.num_kv_heads
+            self.head.value = min(self.head.value, preset.num_heads - 1)
+            self.head.max = preset.num_heads - 1
+        finally:
+            self._quiet = False
+        self._show()
+
+    def _move(self, by: int) -> None:
+        """Go on or back, round at either end."""
+        self.head.value = (self.head.value + by) % (self.head.max + 1)
+
+    def _show(self) -> None:
+        if self._quiet:
+            return
+        it = self.sharing()
+        self.picture.update(it)
+        self.image.value = self.picture.png()
+        self._write(it.sentence())
+
+    def _write(self, text: str) -> None:
+        self.status.value = f'<p role="status" aria-live="polite">{html.escape(text)}</p>'
+
+    def _guarded(self, action) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")
+
+
+def _choices(preset: ModelPreset) -> list[tuple[str, int]]:
+    """Return the divisors of the query heads, most first, the ends named."""
+    named = []
+    for n in reversed(preset.kv_head_choices):
+        kind = kind_of(preset.num_heads, n)
+        named.append((f"{n}" if kind == "GQA" else f"{n} ({kind})", n))
+    return named
+
+
+def _row(*children) -> widgets.HBox:
+    return widgets.HBox(children, layout={"flex_flow": "row wrap", "align_items": "center"})
