@@ -1,0 +1,268 @@
+"""The exercises of lesson 03: the learner's own cache, a chunk's mask, three numbers."""
+
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.own_cache import CACHE
+
+MASK_CASES = ((3, 8), (1, 6), (4, 4), (2, 3), (1, 1), (5, 20))
+
+
+def _check_mask(candidate) -> Verdict:
+    import torch
+
+    from kvlib.attention import causal_mask
+
+    for num_new, num_keys in MASK_CASES:
+        given = candidate(num_new, num_keys)
+        wanted = causal_mask(num_new, num_keys)
+        case = f"for {num_new} new of {num_keys} keys"
+        if not isinstance(given, torch.Tensor):
+            return not_yet(f"return a tensor of bools; {case} it gives {show(given)}")
+        shape = tuple(given.shape)
+        if shape != (num_new, num_keys):
+            meaning = "a row for each new query, a column for each key"
+            if shape == (num_keys, num_keys):
+                meaning = "only the new tokens have queries; the old ones' are gone"
+            elif shape == (num_keys, num_new):
+                meaning = "rows are queries and columns are keys, not the other way round"
+            elif shape == (num_new, num_new):
+                meaning = "the new queries see the keys of earlier chunks too"
+            return not_yet(f"{case} the shape must be {(num_new, num_keys)}, not {shape}: {meaning}")
+        if given.dtype != torch.bool:
+            return not_yet(f"return bools, True where a query may look; the dtype is {given.dtype}")
+        if not torch.equal(given, wanted):
+            return not_yet(f"{_mask_mistake(torch, given, wanted)}; {case} the rows are {_lines(given)}")
+    return correct("query i of a chunk that starts at s sees keys 0 to s + i, whatever the chunk")
+
+
+def _mask_mistake(torch, given, wanted) -> str:
+    num_new, num_keys = wanted.shape
+    ones = torch.ones(num_new, num_keys, dtype=torch.bool)
+    start = num_keys - num_new
+    if torch.equal(given, ~wanted):
+        return "that is the opposite: True where a query may look, False at its future"
+    if torch.equal(given, ones):
+        return "each query sees the whole chunk: the first new one must not see those after it"
+    if torch.equal(given, ones.tril()):
+        return (
+            f"that is aligned at the top left: the first new query is token {start}, not token 0, "
+            f"and sees keys 0 to {start}"
+        )
+    if torch.equal(given, ones.tril(start - 1)):
+        return "a query must see its own key as well"
+    if torch.equal(given, ones.tril(start + 1)):
+        return "a query sees one key of its future"
+    if torch.equal(given, wanted & ones.triu(start)):
+        return "the keys of earlier chunks are hidden: a query sees everything from key 0 on"
+    if torch.equal(given, ones.triu(start)):
+        return "that looks ahead and not back: `triu` where `tril` is needed"
+    return "the last query sees all keys, the one before it one fewer, and so on"
+
+
+def _lines(mask) -> str:
+    return ", ".join("".join("1" if seen else "0" for seen in row) for row in mask.tolist())
+
+
+def _mask_source(body: str) -> str:
+    return f"def chunk_mask(num_new, num_keys):\n    return {body}\n"
+
+
+_ONES = "torch.ones(num_new, num_keys, dtype=torch.bool)"
+
+MASK = Exercise(
+    key="03-chunk-mask",
+    lesson=3,
+    title="The mask of a chunk",
+    minutes=7,
+    difficulty=2,
+    importance=3,
+    name="chunk_mask",
+    task="""
+A chunk of `num_new` tokens has just been appended to a cache, which now holds `num_keys` rows. The
+new tokens are its last ones.
+
+Return who may see whom: a bool tensor of shape (num_new, num_keys), True where query i may look at
+key j. A token sees itself and everything before it, and nothing after it.""",
+    hints=(
+        "If the chunk starts at position s, its query i is token s + i, and sees keys 0 to s + i. "
+        "What is s, from num_new and num_keys?",
+        "`torch.ones(rows, columns, dtype=torch.bool).tril(diagonal)` is True at and below a "
+        "diagonal. 0 is the diagonal that starts in the top left corner.",
+        "The diagonal must end in the bottom right corner: shift it by num_keys - num_new.",
+    ),
+    stub="import torch\n\n\n" + _mask_source("..."),
+    solution="import torch\n\n\n" + _mask_source(f"{_ONES}.tril(num_keys - num_new)"),
+    judge=_check_mask,
+    wrong={
+        name: "import torch\n\n\n" + _mask_source(body)
+        for name, body in {
+            "top left": f"{_ONES}.tril()",
+            "sees everything": _ONES,
+            "not itself": f"{_ONES}.tril(num_keys - num_new - 1)",
+            "one of its future": f"{_ONES}.tril(num_keys - num_new + 1)",
+            "the opposite": f"~{_ONES}.tril(num_keys - num_new)",
+            "looks ahead": f"{_ONES}.triu(num_keys - num_new)",
+            "the new keys alone": "torch.ones(num_new, num_new, dtype=torch.bool).tril()",
+            "a query for every key": "torch.ones(num_keys, num_keys, dtype=torch.bool).tril()",
+            "keys by queries": f"{_ONES}.tril(num_keys - num_new).T",
+            "numbers": "torch.ones(num_new, num_keys).tril(num_keys - num_new)",
+        }.items()
+    },
+)
+
+
+NUMBER_CASES = (
+    ([9, 5, 2], 4, 6, "prompts of 9, 5 and 2 tokens, 4 new ones, a window of 6"),
+    ([9, 5, 2], 4, None, "prompts of 9, 5 and 2 tokens, 4 new ones, no window"),
+    ([3], 1, None, "one prompt of 3 tokens, 1 new one, no window"),
+    ([2, 7], 3, 100, "prompts of 2 and 7 tokens, 3 new ones, a window of 100"),
+)
+
+
+def three_numbers(prompt_lengths, n: int, window: int | None) -> tuple[int, int, list[int]]:
+    """Return logical length, stored length, and each sequence's next rotary position."""
+    logical = max(prompt_lengths) + n - 1
+    stored = logical if window is None else min(logical, window)
+    return logical, stored, [p + n - 1 for p in prompt_lengths]
+
+
+def _check_numbers(candidate) -> Verdict:
+    for lengths, n, window, about in NUMBER_CASES:
+        given = candidate(list(lengths), n, window)
+        case = f"for {about}"
+        if not isinstance(given, tuple | list) or len(given) != 3:
+            return not_yet(
+                f"return three things, (logical, stored, positions); {case} it gives {show(given)}"
+            )
+        logical, stored, positions = given
+        wanted = three_numbers(lengths, n, window)
+        for name, number, mistake in [
+            ("logical", logical, _logical_mistake(logical, lengths, n)),
+            ("stored", stored, _stored_mistake(stored, wanted, n, window)),
+        ]:
+            if mistake:
+                return not_yet(f"{mistake}; {case} `{name}` is {show(number)}")
+        if mistake := _position_mistake(positions, lengths, n, wanted):
+            return not_yet(f"{mistake}; {case} `positions` is {show(positions)}")
+    return correct(
+        "the longest prompt sets the rows, a window the stored ones, and each sequence's own text "
+        "its positions"
+    )
+
+
+def _logical_mistake(logical, lengths, n: int) -> str | None:
+    wanted = max(lengths) + n - 1
+    if type(logical) is not int:
+        return "the logical length is one whole number for the whole batch"
+    if logical == wanted:
+        return None
+    return {
+        wanted + 1: "the last of the n tokens has been chosen, but not run: it has no row yet",
+        max(lengths): "that is after the prefill; decoding appends rows too",
+        max(lengths) + n - 2: "that is one row too few: n tokens take n - 1 decode steps after "
+        "the prefill",
+        sum(lengths) + n - 1: "sequences stand beside each other in the batch: each has as many "
+        "rows as the longest",
+        lengths[0] + n - 1: "the longest prompt decides, wherever it stands in the batch",
+        min(lengths) + n - 1: "every prompt is padded to the longest one",
+    }.get(logical, "the prefill appends the longest prompt, each decode step one row more")  # fmt: skip
+
+
+def _stored_mistake(stored, wanted, n: int, window) -> str | None:
+    if type(stored) is not int:
+        return "the stored length is one whole number"
+    if stored == wanted[1]:
+        return None
+    if window is None:
+        return "without a window every row is kept"
+    if stored == wanted[0]:
+        return "a window keeps the newest rows only, and drops what is older"
+    if stored == window:
+        return "the window is not full yet: no more rows are stored than were appended"
+    if stored == max(window, wanted[0]):
+        return "that is the larger of the two; a window takes away"
+    if stored == window + n - 1:
+        return "the window holds in decoding too: each new row pushes the oldest one out"
+    return "no more than the window, and no more than were appended"
+
+
+def _position_mistake(positions, lengths, n: int, wanted) -> str | None:
+    if not isinstance(positions, tuple | list) or len(positions) != len(lengths):
+        return "`positions` is a list, a position for each sequence"
+    if not all(type(position) is int for position in positions):
+        return "positions are whole numbers"
+    positions = list(positions)
+    if positions == wanted[2]:
+        return None
+    padding = [max(lengths) - p for p in lengths]
+    if positions == [wanted[0]] * len(lengths):
+        return "that counts the padding: a short prompt's first token is its position 0"
+    if positions == [p + n for p in lengths]:
+        return "that is one too far: the first token stands at position 0, so the p-th at p - 1"
+    if positions == [p + n - 2 for p in lengths]:
+        return "that is the newest token in the cache; the question is the one fed next"
+    if positions == [min(wanted[1], p + n - 1) for p in lengths] or positions == [wanted[1]] * len(lengths):
+        return "dropped rows do not renumber a text: positions go on counting"
+    if positions == [wanted[0] + pad for pad in padding]:
+        return "padding is taken off the position, not added"
+    if positions == list(lengths):
+        return "that is the first new token's position; the one fed next is the n-th"
+    return "a token's position is its index in its own text, from 0, without the padding"
+
+
+def _numbers_source(
+    logical="max(prompt_lengths) + n - 1",
+    stored="logical if window is None else min(logical, window)",
+    positions="[p + n - 1 for p in prompt_lengths]",
+) -> str:
+    return (
+        "def three_numbers(prompt_lengths, n, window):\n"
+        f"    logical = {logical}\n"
+        f"    stored = {stored}\n"
+        f"    positions = {positions}\n"
+        "    return logical, stored, positions\n"
+    )
+
+
+NUMBERS = Exercise(
+    key="03-three-numbers",
+    lesson=3,
+    title="Three numbers",
+    minutes=8,
+    difficulty=2,
+    importance=3,
+    name="three_numbers",
+    task="""
+A batch of prompts, padded on the left to the longest, has been given `n` new tokens for each
+sequence, n at least 1. `prompt_lengths` lists the prompts' lengths without padding. `window` is how many rows
+the caches keep, or None where they keep all.
+
+Return `(logical, stored, positions)`:
+- `logical`: the tokens appended to a layer's cache so far, padding counted
+- `stored`: the rows it holds
+- `positions`: a list, for each sequence the rotary position of the token that is fed next""",
+    hints=(
+        "Which token of each sequence has been chosen and not yet run? It is the one fed next.",
+        "The prefill appends as many rows as the longest prompt has tokens, and each decode "
+        "step one. n tokens take the prefill and n - 1 steps.",
+        "A window changes only what is stored, padding only the positions: the n-th new token "
+        "of a prompt of p stands at position p + n - 1 of its own text.",
+    ),
+    stub=_numbers_source("...", "...", "..."),
+    solution=_numbers_source(),
+    judge=_check_numbers,
+    wrong={
+        "a row for the last token": _numbers_source(logical="max(prompt_lengths) + n"),
+        "after the prefill": _numbers_source(logical="max(prompt_lengths)"),
+        "all prompts added up": _numbers_source(logical="sum(prompt_lengths) + n - 1"),
+        "the shortest prompt": _numbers_source(logical="min(prompt_lengths) + n - 1"),
+        "no window": _numbers_source(stored="logical"),
+        "always a full window": _numbers_source(stored="logical if window is None else window"),
+        "padding takes positions": _numbers_source(positions="[logical] * len(prompt_lengths)"),
+        "one position too far": _numbers_source(positions="[p + n for p in prompt_lengths]"),
+        "the newest row": _numbers_source(positions="[p + n - 2 for p in prompt_lengths]"),
+        "the stored length": _numbers_source(positions="[stored] * len(prompt_lengths)"),
+        "the window renumbers": _numbers_source(positions="[min(stored, p + n - 1) for p in prompt_lengths]"),
+    },
+)
+
+EXERCISES = (CACHE, MASK, NUMBERS)
