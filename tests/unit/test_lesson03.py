@@ -5,7 +5,8 @@ import torch
 
 from kvlib import KVCache, StaticKVCache
 from kvlib.teach.exercises import CORRECT, NOT_ATTEMPTED, NOT_YET, define, find
-from kvlib.teach.exercises.own_cache import STUB, small_model
+from kvlib.teach.exercises.cache_suite import small_model
+from kvlib.teach.exercises.own_cache import STUB
 from tests.caches import mutants
 
 TASK = find("03-my-cache")
