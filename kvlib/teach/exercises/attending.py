@@ -158,7 +158,7 @@ _SOFTMAX = (
 
 def _step_source(
     append="    K, V = cache.update(k, v)\n",
-    scores="q @ K.T / np.sqrt(q.shape[-1])",
+    scores="q @ K.T / q.shape[-1] ** 0.5",
     softmax=_SOFTMAX,
     after="",
 ) -> str:
@@ -189,7 +189,7 @@ scores in the thousands.""",
         "Follow the shapes: q, k and v are (1, D), the scores (1, T), the weights (1, T), the "
         "output (1, D).",
         "The token attends to itself too. So its row must be in K and V before the scores are made.",
-        "scores = q @ K.T / np.sqrt(D); subtract scores.max() before np.exp; divide by the sum.",
+        "scores = q @ K.T / D ** 0.5; subtract scores.max() before np.exp; divide by the sum.",
     ),
     stub=(
         f"{_HEAD}"
@@ -207,7 +207,7 @@ scores in the thousands.""",
         .replace("    return weights @ V\n", "    cache.update(k, v)\n    return weights @ V\n"),
         "not scaled": _step_source(scores="q @ K.T"),
         "scaled by D": _step_source(scores="q @ K.T / q.shape[-1]"),
-        "K not transposed": _step_source(scores="q @ K / np.sqrt(q.shape[-1])"),
+        "K not transposed": _step_source(scores="q @ K / q.shape[-1] ** 0.5"),
         "softmax over the wrong axis": _step_source(softmax=_SOFTMAX.replace("axis=-1", "axis=0")),
         "max not subtracted": _step_source(
             softmax=_SOFTMAX.replace(" - scores.max(axis=-1, keepdims=True)", "")
@@ -219,7 +219,7 @@ scores in the thousands.""",
         "appended twice": _step_source(after="    cache.update(k, v)\n"),
         "keys and values swapped": _step_source("    K, V = cache.update(v, k)\n"),
         "the new row alone": _step_source("    cache.update(k, v)\n    K, V = k, v\n"),
-        "the key asks": _step_source(scores="k @ K.T / np.sqrt(q.shape[-1])"),
+        "the key asks": _step_source(scores="k @ K.T / q.shape[-1] ** 0.5"),
         "weights returned": _step_source().replace("return weights @ V", "return weights"),
     },
 )  # fmt: skip
