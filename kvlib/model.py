@@ -58,16 +58,27 @@ class ModelConfig:
         return self.num_heads // self.num_kv_heads
 
 
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """Multiply rows x (..., in) by a weight (out, in) -> (..., out).
+
+    A single row, as in decode, goes through the matrix-vector product: on a CPU it reads the weight
+    at the speed of memory, where the matrix-matrix product often does not.
+    """
+    if x.numel() == weight.shape[1]:
+        return torch.mv(weight, x.reshape(-1)).view(*x.shape[:-1], -1)
+    return F.linear(x, weight)
+
+
 class Projection(nn.Module):
-    """Multiply by a weight stored (in, out), so that a row times it reads memory in order."""
+    """Multiply by a learned weight (out, in), without bias."""
 
     def __init__(self, in_features: int, out_features: int, **options) -> None:
         super().__init__()
-        weight = torch.empty(in_features, out_features, **options)
+        weight = torch.empty(out_features, in_features, **options)
         self.weight = nn.Parameter(nn.init.normal_(weight, std=in_features**-0.5))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight  # (..., in) -> (..., out)
+        return project(x, self.weight)
 
 
 class RMSNorm(nn.Module):
@@ -225,7 +236,7 @@ class Model(nn.Module):
     def _logits(self, x: Tensor) -> Tensor:
         x = self.norm(x)
         if self.config.tie_embeddings:
-            return F.linear(x, self.embedding)  # (B, t, C) @ (C, V)
+            return project(x, self.embedding)  # (B, t, C) @ (C, V)
         return self.head(x)
 
     def _checked_start(self, tokens: Tensor, caches, left_padding) -> int:

@@ -127,8 +127,8 @@ def _assemble(
             )
         return weight.to(device=device, dtype=dtype)
 
-    def fused(*names: str) -> Tensor:  # each (out, in) -> (in, sum of outs)
-        return torch.cat([get(name) for name in names]).t().contiguous()
+    def fused(*names: str) -> Tensor:  # each (out, in) -> (sum of outs, in)
+        return torch.cat([get(name) for name in names])
 
     state = {"embedding": get("model.embed_tokens.weight"), "norm.weight": get("model.norm.weight")}
     if not config.tie_embeddings:

@@ -230,21 +230,21 @@ def wrong_eps(model):
 
 def gate_and_up_swapped(model):
     weight = model.layers[0].mlp.gate_up.weight
-    weight.copy_(weight.roll(weight.shape[1] // 2, dims=1))
+    weight.copy_(weight.roll(weight.shape[0] // 2, dims=0))
 
 
 def query_heads_in_another_order(model):
     weight, width = model.layers[0].attention.qkv.weight, model.config.head_dim
-    weight[:, : 2 * width] = weight[:, : 2 * width].roll(width, dims=1)
+    weight[: 2 * width] = weight[: 2 * width].roll(width, dims=0)
 
 
 def interleaved_pairs(model):
     """What queries and keys are when a llama.cpp file's row order is left as it is."""
     config = model.config
     weight, heads = model.layers[0].attention.qkv.weight, config.num_heads + config.num_kv_heads
-    turned = weight[:, : heads * config.head_dim]
-    pairs = turned.view(len(weight), heads, 2, -1).transpose(2, 3)
-    weight[:, : heads * config.head_dim] = pairs.reshape(turned.shape)
+    turned = weight[: heads * config.head_dim]
+    pairs = turned.view(heads, 2, config.head_dim // 2, -1).transpose(1, 2)
+    weight[: heads * config.head_dim] = pairs.reshape(turned.shape)
 
 
 MUTANTS = {

@@ -110,17 +110,17 @@ def test_swiglu_is_its_formula():
     torch.manual_seed(0)
     mlp = MLP(ModelConfig(**CONFIG), dtype=torch.float64).requires_grad_(False)
     x = torch.randn(2, 3, 20, dtype=torch.float64)
-    gate, up = mlp.gate_up.weight[:, :28], mlp.gate_up.weight[:, 28:]
+    gate, up = mlp.gate_up.weight.t().split(28, dim=1)
     g = x @ gate
-    expected = (g / (1 + torch.exp(-g)) * (x @ up)) @ mlp.down.weight
+    expected = (g / (1 + torch.exp(-g)) * (x @ up)) @ mlp.down.weight.t()
     torch.testing.assert_close(mlp(x), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_head_is_the_embedding_where_tied():
     tied, untied = random_model(), random_model(tie_embeddings=False)
-    assert not hasattr(tied, "head") and untied.head.weight.shape == (20, 29)
+    assert not hasattr(tied, "head") and untied.head.weight.shape == (29, 20)
     tokens = random_tokens(1, 4)
-    untied.load_state_dict(tied.state_dict() | {"head.weight": tied.embedding.t().contiguous()})
+    untied.load_state_dict(tied.state_dict() | {"head.weight": tied.embedding})
     torch.testing.assert_close(tied(tokens), untied(tokens), rtol=1e-12, atol=1e-12)
 
 
