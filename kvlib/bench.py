@@ -54,8 +54,14 @@ def in_turn(calls: dict[str, Callable[[], object]], rounds: int, device) -> dict
 
 def load_transformers(device):
     """Load the same file through transformers, which reads GGUF by itself."""
-    import transformers
-
+    try:
+        import accelerate  # noqa: F401  (transformers reads GGUF with its help)
+        import transformers
+    except ImportError as error:
+        raise SystemExit(
+            f"The comparison needs the test tools ({error.name} is missing): install them by "
+            "`pip install -r tests/requirements.txt`, or run with `--only attention`."
+        ) from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     path = model_file.model_path()
