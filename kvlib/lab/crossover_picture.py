@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.colors import ListedColormap
+from matplotlib.patheffects import withStroke
 
 from kvlib.lab import crossover_step as step
 from kvlib.lab import style
@@ -81,8 +82,9 @@ class CrossoverPicture:
         )
         (self.measured,) = self.lines.plot([], [], "o", color=style.INK, markersize=8, zorder=5)
         self.measured_label = self.lines.annotate(
-            "", (1, 1), (0, 9), textcoords="offset points", ha="center", va="bottom"
-        )
+            "", (1, 1), (0, 9), textcoords="offset points", ha="center", va="bottom",
+            path_effects=[withStroke(linewidth=3, foreground=style.CARD)], zorder=6,
+        )  # fmt: skip
         self.gutter = [
             (
                 self.figure.text(0, 0, "", fontsize=9.5, va="center", parse_math=False),

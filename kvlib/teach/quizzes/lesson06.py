@@ -47,7 +47,7 @@ QUESTIONS = (
     Question(
         key="06-dense-or-sparse",
         stem="A table says an H100 does 1,979 TFLOP/s in bfloat16. You compute the batch at which its "
-        "weights turn compute-bound and get 591. What went wrong?",
+        "weights turn compute-bound and get about 590. What went wrong?",
         options=(
             Option(
                 "1,979 counts operations on zeros that structured sparsity skips; dense it is 989.",
@@ -58,7 +58,7 @@ QUESTIONS = (
                 "That changes the result by 7 percent, and both data sheets and this course use GB/s.",
             ),
             Option(
-                "Nothing; 591 is right.",
+                "Nothing; 590 is right.",
                 "The table prints the sparse rate as if it were dense. Dense is 989 TFLOP/s.",
             ),
         ),
