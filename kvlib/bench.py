@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -96,8 +95,8 @@ def decode_steps(model: Model, theirs, seq_len: int, rounds: int) -> dict[str, f
 
     medians = in_turn(
         {
-            "DynamicCache": step("dynamic", lambda: theirs(token, past_key_values=dynamic).logits),
-            "StaticCache": step("static", lambda: theirs(token, past_key_values=static).logits),
+            "DynamicCache": step("dynamic", lambda: theirs(token, cache=dynamic).logits),
+            "StaticCache": step("static", lambda: theirs(token, cache=static).logits),
             "kvlib": step("kvlib", lambda: model(token, ours)),
         },
         rounds,
@@ -171,7 +170,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=15, help="timed calls of each (default 15)")
     parser.add_argument("--only", choices=["step", "attention"], help="one table alone")
     options = parser.parse_args(arguments)
-    warnings.filterwarnings("ignore", category=FutureWarning)
     device = best_device()
     print(
         f"{device_name(device)}, torch {torch.__version__}; reads "
