@@ -33,11 +33,11 @@ class MemorySetting:
     @property
     def weights(self) -> int:
         """Return the bytes of all weights."""
-        return self.preset.weight_bytes(self.weight_bits / 8)
+        return _whole_bytes(self.preset.weight_bytes(self.weight_bits))
 
     def one_request(self, context: int | None = None) -> int:
         """Return the bytes of one request's cache, at the selected context or another."""
-        return self.preset.cache_bytes(context or self.context, 1, self.cache_bits / 8)
+        return _whole_bytes(self.preset.cache_bytes(context or self.context, 1, self.cache_bits))
 
     @property
     def cache(self) -> int:
@@ -95,6 +95,11 @@ class MemorySetting:
     def without_window(self) -> MemorySetting:
         """Return this setting for the same model with every layer keeping all tokens."""
         return replace(self, preset=replace(self.preset, window=None, full_every=None))
+
+
+def _whole_bytes(bits: int) -> int:
+    """Return the bytes that hold so many bits, a last half byte rounded up."""
+    return -(-bits // 8)
 
 
 def attention_kind(preset: ModelPreset) -> str:
