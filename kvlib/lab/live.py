@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from numbers import Real
 
 import ipywidgets as widgets
+from matplotlib.colors import is_color_like
 
 from kvlib.devices import best_device, device_name, total_memory
 from kvlib.lab import style, words
@@ -52,6 +55,8 @@ class LiveLab(widgets.VBox):
         _check("kind", kind, style.KINDS)
         _check("context", context, CONTEXTS)
         _check("batch", batch, BATCHES)
+        if guess is not None and not hasattr(guess, "value"):
+            raise ValueError(f"guess must have a .value, as predict() returns, and {guess!r} has none.")
         start = Setting(chosen, kind, usual_group(chosen), context, batch, dtype, device)
         self._opened, self._guess = start, guess
         self._overlays: dict[str, Overlay] = {}
@@ -87,7 +92,15 @@ class LiveLab(widgets.VBox):
         return self.controls.setting()
 
     def sweep(self, contexts=SWEEP, kinds=style.KINDS) -> LiveLab:
-        """Measure these points now, before returning, and return the panel."""
+        """Measure these points now, before returning, and return the panel.
+
+        Raises ValueError, with nothing measured, for a context or kind that has no place in it.
+        """
+        contexts, kinds = _listed("contexts", contexts), _listed("kinds", kinds)
+        for context in contexts:
+            _check("context", context, CONTEXTS)
+        for kind in kinds:
+            _check("kind", kind, style.KINDS)
         self.measurer.sweep(_points(self.setting, contexts, kinds))
         self._drain()
         return self
@@ -111,8 +124,9 @@ class LiveLab(widgets.VBox):
         """Draw one more curve, context -> seconds; the same label replaces it.
 
         Three at most are drawn. A recorded one gets crosses: put its device into the label,
-        of which 12 characters are shown.
+        of which 12 characters are shown. Raises ValueError, with nothing drawn, for what is no curve.
         """
+        _check_curve(label, seconds, color)
         self._overlays[label] = Overlay(label, dict(seconds), color, recorded)
         self._refresh()
 
@@ -183,6 +197,9 @@ class LiveLab(widgets.VBox):
         try:
             for _ in self.measurer.jobs():
                 pass
+        except BaseException:  # an interrupt means Stop: nothing goes on with the next click
+            self.stop()
+            raise
         finally:
             self._draining = False
 
@@ -247,5 +264,29 @@ def _preset(presets: Mapping[str, ModelPreset], preset) -> ModelPreset:
 
 
 def _check(what: str, value, known) -> None:
-    if value not in known:
+    if value not in list(known):  # a list also takes what cannot be hashed
         raise ValueError(f"{what} {value!r} is not one of: {', '.join(map(str, known))}.")
+
+
+def _listed(what: str, values) -> list:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"{what} must be a list, and {values!r} is none.")
+    return list(values)
+
+
+def _check_curve(label, seconds, color) -> None:
+    if not isinstance(label, str):
+        raise ValueError(f"The label of a curve must be a text, and {label!r} is none.")
+    if not is_color_like(color):
+        raise ValueError(f"{color!r} is no colour.")
+    if not isinstance(seconds, Mapping):
+        raise ValueError(f"A curve is a dict, context -> seconds, not a {type(seconds).__name__}.")
+    for context, time in seconds.items():
+        right = all(
+            isinstance(x, Real) and not isinstance(x, bool) and 0 < x < math.inf
+            for x in (context, time)
+        )
+        if not right:
+            raise ValueError(
+                f"A curve is contexts and seconds, finite and above 0, not {context!r}: {time!r}."
+            )

@@ -204,6 +204,11 @@ def test_the_guess_is_shown_beside_the_truth():
     assert LiveLab(guess=SimpleNamespace(value=None)).picture.guess.get_ydata() == []
 
 
+def test_a_guess_is_what_predict_returns():
+    with pytest.raises(ValueError, match="predict"):
+        LiveLab(device="cpu", guess=3)
+
+
 def test_without_measuring_the_floors_are_drawn(paper):
     lab = LiveLab(device="cpu", measure=False)
     lab.controls.kind.value = "MQA"
@@ -229,6 +234,41 @@ def test_an_overlay_is_drawn_and_replaced(lab):
     assert list(lab.picture.overlays[0].get_ydata()) == [0.3]
 
 
+@pytest.mark.parametrize(
+    "curve",
+    [("x", {"a": 1.0}), ("x", {128: float("nan")}), ("x", {128: 0.0}), ("x", {128: None}),
+     ("x", {0: 1.0}), ("x", {True: 1.0}), ("x", None), (3, {128: 1.0}), ("x", {128: 1.0}, "nocolor")],
+)  # fmt: skip
+def test_what_is_no_curve_is_refused_and_the_panel_goes_on(lab, curve):
+    with pytest.raises(ValueError, match="curve|colour"):
+        lab.overlay(*curve)
+    lab.overlay("good", {128: 0.1})
+    assert list(lab.picture.overlays[0].get_ydata()) == [0.1] and "Error" not in status(lab)
+
+
+@pytest.mark.parametrize(
+    "wrong", [([0],), ([1.5],), ([200000],), (["a"],), (3,), ([128], ["MLA"]), ([128], "MHA")]
+)
+def test_a_sweep_of_what_the_panel_does_not_have_is_refused(lab, paper, wrong):
+    with pytest.raises(ValueError, match="not one of|must be a list"):
+        lab.sweep(*wrong)
+    assert paper.ran == [] and lab.controls.stop.disabled
+
+
+def test_an_interrupted_sweep_is_a_stopped_one(lab, paper, monkeypatch):
+    def interrupt(number):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(paper, "on_run", staticmethod(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        lab.sweep(contexts=(128, 512, 2048), kinds=("MHA",))
+    assert len(lab.measurer.points) == 1 and not lab.measurer.sweeping
+    assert lab.controls.stop.disabled and lab.controls.progress.layout.visibility == "hidden"
+    lab.controls.kind.value = "MQA"
+    assert len(paper.ran) == 3  # its own point, and nothing of the old sweep
+
+
 def test_a_shape_of_ones_own():
     own = ModelPreset("mine", 2, 8, 2, 16, 128, 256, 1000)
     lab = LiveLab(own, device="cpu")
@@ -239,6 +279,7 @@ def test_a_shape_of_ones_own():
     "wrong",
     [{"preset": "nope"}, {"device": "cuda:77"}, {"dtype": "int8"}, {"kind": "MLA"},
      {"context": 1000}, {"batch": 3}, {"preset": "Falcon 7B"}, {"preset": "DeepSeek V3"},
+     {"preset": ["SmolLM2 135M"]},
      {"preset": MODELS["DeepSeek V3"]}, {"preset": MODELS["Falcon 7B"]}],
 )  # fmt: skip
 def test_wrong_arguments_are_named(wrong):
