@@ -127,7 +127,10 @@ class CrossoverPicture:
             place = _middle(grid == index)
             text.set_text("" if place is None else name)
             if place is not None:
-                text.set_position((_BATCH_GRID[place[1]], _CONTEXT_GRID[place[0]]))
+                edge = place[1] > 0.84 * len(_BATCH_GRID)  # a narrow region at the right end
+                x = BATCHES[-1] * 1.2 if edge else _BATCH_GRID[place[1]]
+                text.set_position((x, _CONTEXT_GRID[place[0]]))
+                text.set_ha("right" if edge else "center")
         self.row.set_data(self.map.get_xlim(), [context, context])
         self.here.set_data([batch], [context])
         self.map_title.set_text(step.map_title(case, context, batch))

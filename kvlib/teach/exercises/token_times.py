@@ -149,8 +149,7 @@ A log holds one list for each request: how many seconds after sending it each of
 
 Return three numbers, in seconds:
 - `ttft`: the time to first token, the mean over requests
-- `tpot`: the time per output token, (end to end - TTFT) / (n - 1) for a request of n tokens, the mean
-over the requests that have one
+- `tpot`: (end to end - TTFT) / (n - 1) for n tokens, the mean over the requests that have one
 - `slowest`: the longest inter-token latency of any request""",
     hints=(
         "The first arrival is the prefill's. Everything after it is decode.",
