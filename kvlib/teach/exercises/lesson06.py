@@ -1,6 +1,7 @@
 """The exercises of lesson 06: the floor of a decode step, and the batch that turns the weights."""
 
 import math
+from numbers import Integral, Real
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.token_times import TOKEN_TIMES
@@ -11,6 +12,7 @@ FLOOR_CASES = (
     (15_010_000_000, 131_072, [8192], 19_300_000_000, 3350, 989, "one sequence"),
     (15_010_000_000, 131_072, [8192, 1024, 32768], 67_000_000_000, 3350, 989, "unequal contexts"),
     (538_000_000, 46_080, [1024] * 16, 5_400_000_000, 13, 0.29, "16 sequences on a CPU"),
+    (538_000_000, 46_080, [128] * 2, 555_000_000, 13, 0.002, "2 sequences on a core slow at arithmetic"),
     (538_000_000, 46_080, [128] * 64, 17_800_000_000, 13, 0.15, "64 sequences, bound by arithmetic"),
     (1_000_000_000, 50_000, [], 0, 100, 1, "an empty batch, which reads weights alone"),
 )
@@ -30,8 +32,10 @@ def _check_floor(candidate) -> Verdict:
     for *case, about in FLOOR_CASES:
         weights, per_token, contexts, flops, gb, tflop = case
         given = candidate(weights, per_token, list(contexts), flops, gb, tflop)
-        told = f"for {about} it gives {show(given)}"
-        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        listed = f"[{contexts[0]}] * {len(contexts)}" if len(contexts) > 3 else contexts
+        call = f"decode_floor({weights}, {per_token}, {listed}, {flops}, {gb}, {tflop})"
+        told = f"for {about}, {call}, it gives {show(given)}"
+        if isinstance(given, bool) or not isinstance(given, Real) or not math.isfinite(given):
             return not_yet(f"return seconds, as one number; {told}")
         wanted = decode_floor(*case)
         if _near(given, wanted):
@@ -43,28 +47,29 @@ def _check_floor(candidate) -> Verdict:
 def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str:
     rate, count = gb * GB, len(contexts)
     moved, compute = (weights + sum(contexts) * per_token) / rate, flops / (tflop * TERA)
+    own = "each sequence has a cache of its own, as long as its context: add up all contexts"
+    readings = (
+        (count * weights + sum(contexts) * per_token, "the weights are read once for the whole batch, "
+         "not once for each sequence"),
+        (weights + max(contexts, default=0) * per_token, f"{own}, not just one of them"),
+        (weights + sum(contexts[:1]) * per_token, f"{own}, not the first alone"),
+        (weights + count * max(contexts, default=0) * per_token, f"{own}. That counts the longest for "
+         "every sequence, as padding would"),
+        (weights + count * per_token, f"{own}. That counts one token for each sequence"),
+        (weights, "a step reads the cache as well as the weights"),
+        (sum(contexts) * per_token, "a step reads the weights as well as the cache"),
+        (weights + 2 * sum(contexts) * per_token, "`bytes_per_token` counts K and V already"),
+    )  # fmt: skip
+    for nbytes, meaning in readings:
+        if _near(given, nbytes / rate) and not _near(given, moved):
+            return meaning
     for wrong, meaning in (
         (1e3 * max(moved, compute), "that is milliseconds; the floor is asked for in seconds"),
-        (
-            (count * weights + sum(contexts) * per_token) / rate,
-            "the weights are read once for the whole batch, not once for each sequence",
-        ),
-        (
-            (weights + (max(contexts) if contexts else 0) * per_token) / rate,
-            "each sequence has a cache of its own: add up all contexts, not just one of them",
-        ),
-        (
-            (weights + (contexts[0] if contexts else 0) * per_token) / rate,
-            "each sequence has a cache of its own: add up all contexts, not the first alone",
-        ),
-        (weights / rate, "a step reads the cache as well as the weights"),
-        (sum(contexts) * per_token / rate, "a step reads the weights as well as the cache"),
-        (
-            (weights + 2 * sum(contexts) * per_token) / rate,
-            "`bytes_per_token` counts K and V already",
-        ),
-        (compute, "that is the arithmetic alone; here reading takes longer"),
-        (moved, "that is the reading alone; here the arithmetic takes longer"),
+        (count * compute if count > 1 else 0, "`flops` counts the whole batch already: do not multiply by the sequences"),
+        (compute / count if count > 1 else 0, "`flops` is for the whole batch, and the step waits for all "
+         "of it: do not divide by the sequences"),
+        (compute, "that is the time of the arithmetic; here reading takes longer"),
+        (moved, "that is the time of the reading; here the arithmetic of the batch takes longer"),
         (
             moved + compute,
             "reading and arithmetic go on at the same time: the least time is the larger, not the sum",
@@ -78,7 +83,7 @@ def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str
             max(moved, compute) * GB,
             "one GB/s is 10^9 bytes a second, and one TFLOP/s is 10^12: convert both rates",
         ),
-    ):
+    ):  # fmt: skip
         if _near(given, wrong):
             return meaning
     if given > max(moved, compute):
@@ -130,6 +135,19 @@ Return the least time of the step in seconds.""",
         "weights once for each sequence": _floor_source(
             "len(contexts) * weight_bytes + sum(contexts) * bytes_per_token"
         ),
+        "FLOP of one sequence": _floor_source(
+            "weight_bytes + sum(contexts) * bytes_per_token",
+            "arithmetic = flops / max(1, len(contexts)) / (tflop_per_s * 1e12)",
+            "return max(moved / (gb_per_s * 1e9), arithmetic)",
+        ),
+        "FLOP times the batch": _floor_source(
+            "weight_bytes + sum(contexts) * bytes_per_token",
+            "return max(moved / (gb_per_s * 1e9), len(contexts) * flops / (tflop_per_s * 1e12))",
+        ),
+        "padded to the longest": _floor_source(
+            "weight_bytes + len(contexts) * max(contexts, default=0) * bytes_per_token"
+        ),
+        "one token each": _floor_source("weight_bytes + len(contexts) * bytes_per_token"),
         "the cache of one sequence": _floor_source(
             "weight_bytes + max(contexts, default=0) * bytes_per_token"
         ),
@@ -174,37 +192,56 @@ def _check_batch(candidate) -> Verdict:
     for tflop, gb, size, about in BATCH_CASES:
         given = candidate(tflop, gb, size)
         wanted = compute_bound_batch(tflop, gb, size)
-        told = f"for {about} ({tflop} TFLOP/s, {gb} GB/s) it gives {show(given)}"
-        number = isinstance(given, int | float) and not isinstance(given, bool)
+        told = f"for {about}, compute_bound_batch({tflop}, {gb}, {size}), it gives {show(given)}"
+        number = isinstance(given, Real) and not isinstance(given, bool)
         if not number or not math.isfinite(given):
             return not_yet(f"return a number of sequences; {told}")
-        if given == wanted and isinstance(given, int):
+        if given == wanted and isinstance(given, Integral):
             continue
-        exact = tflop * 1000 * size / (2 * gb)
-        if _same_batch(given, 2 * exact):
-            said = "a weight is used for a multiplication and an addition: 2 FLOP for each sequence"
-        elif _same_batch(given, exact / 2):
-            said = "that is half: is the 2 of multiply-add counted twice, or a byte count missing?"
-        elif _same_batch(given, exact * 2 / size):
-            said = "a weight takes `bytes_per_element` bytes to read; 2 is right for 16 bits only"
-        elif _same_batch(given, 1 / exact):
-            said = "that is upside down: more FLOP a second allow a larger batch, more bytes a smaller"
-        elif _same_batch(given, exact / 1000):
-            said = "1 TFLOP/s is 10^12 and 1 GB/s is 10^9: the units differ by 1,000"
-        elif given == wanted - 1 or given == wanted - 1.0:
-            said = "at that batch reading still takes longer: round up"
-        elif given == wanted + 1:
-            said = "one sequence fewer is enough already: round up, and add nothing"
-        elif abs(given - exact) < 1:
-            said = "batches are whole: return an int, the first batch that is enough"
-        else:
-            said = "set 2 x batch / FLOP rate equal to bytes / bandwidth, for one weight"
+        said = _batch_mistake(given, wanted, tflop * 1000 * size / (2 * gb), size)
         return not_yet(f"{said}; {told}, and it is {wanted}")
-    return correct("about 153 on an A100 and 295 on an H100 in 16 bits, and it follows the bytes")
+    return correct(
+        "154 on an A100 and 296 on an H100 in 16 bits (153.02 and 295.2, rounded up), and it follows "
+        "the bytes"
+    )
 
 
-def _same_batch(given, exact) -> bool:
-    return given in (math.ceil(exact), math.floor(exact)) or math.isclose(given, exact, rel_tol=1e-9)
+def _batch_mistake(given, wanted: int, exact: float, size: int) -> str:
+    """Say what is wrong with a batch; `exact` is the right one before rounding."""
+    if given == wanted:
+        return "the right number, as a float: batches are whole, so return an int"
+    if _close(given, exact):
+        return "the formula is right, the rounding is missing: return the first whole batch, with math.ceil"
+    if given in (math.floor(exact), round(exact)):
+        return "the formula is right, but at that batch reading still takes longer: round up"
+    if given == wanted + 1:
+        return "one sequence fewer is enough already: round up, and add nothing"
+    if _close(given, 1 / exact) or _close(given, 1000 / exact):
+        return "that is upside down: more FLOP a second call for a larger batch, more bytes a smaller"
+    units = "1 TFLOP/s is 10^12 a second and 1 GB/s is 10^9: the units differ by 1,000"
+    if any(_same_batch(given, exact * 1000.0**power) for power in (-1, 1, 2, 3, 4)) and given > 1:
+        return units
+    if _close(given, exact / 1000):
+        return units
+    if given in (0, 1):
+        return f"before rounding it was below 1. {units}. Or is it upside down, bytes over FLOP?"
+    if _same_batch(given, 1.024 * exact) or _same_batch(given, exact * 1e9 / 2**30):
+        return "TFLOP/s and GB/s are powers of ten, 10^12 and 10^9; 2^30 is a GiB"
+    if size != 2 and _same_batch(given, exact * 2 / size):
+        return "a weight takes `bytes_per_element` bytes to read; 2 is right for 16 bits only"
+    if _same_batch(given, 2 * exact):
+        return "a weight is used for a multiplication and an addition: 2 FLOP for each sequence"
+    if _same_batch(given, exact / 2):
+        return "that is half: is the 2 of multiply-add counted twice, or a byte count missing?"
+    return "set 2 x batch / FLOP rate equal to bytes / bandwidth, for one weight"
+
+
+def _close(given, exact: float) -> bool:
+    return math.isclose(given, exact, rel_tol=1e-9)
+
+
+def _same_batch(given, exact: float) -> bool:
+    return given in (math.ceil(exact), math.floor(exact), round(exact)) or _close(given, exact)
 
 
 def _batch_source(*lines: str) -> str:
@@ -242,6 +279,16 @@ batch at which the arithmetic on the weights takes at least as long as reading t
         ),
         "16 bits always": _batch_source(*_RATES, "return math.ceil(flops / rate)"),
         "rounds down": _batch_source(*_RATES, "return int(flops * bytes_per_element / (2 * rate))"),
+        "rounds to the nearest": _batch_source(
+            *_RATES, "return round(flops * bytes_per_element / (2 * rate))"
+        ),
+        "a whole float": _batch_source(
+            *_RATES, "return float(math.ceil(flops * bytes_per_element / (2 * rate)))"
+        ),
+        "tera for giga, unrounded": _batch_source("return tflop_per_s * bytes_per_element / (2 * gb_per_s)"),
+        "GiB for GB": _batch_source(
+            "return math.ceil(tflop_per_s * 1e12 * bytes_per_element / (2 * gb_per_s * 2**30))"
+        ),
         "one too many": _batch_source(*_RATES, "return int(flops * bytes_per_element / (2 * rate)) + 2"),
         "upside down": _batch_source(*_RATES, "return rate * 2 / (flops * bytes_per_element)"),
         "tera for giga": _batch_source("return math.ceil(tflop_per_s * bytes_per_element / (2 * gb_per_s))"),

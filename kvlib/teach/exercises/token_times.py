@@ -1,14 +1,16 @@
 """The exercise of lesson 06 on latencies: TTFT, TPOT and ITL from the times tokens arrived."""
 
 import math
+from numbers import Real
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 
 CASES = (
     ([[0.5, 0.6, 0.7, 0.8]], "one steady request"),
-    ([[2.0, 2.05, 2.15, 2.2, 2.5]], "a long prompt and uneven tokens"),
+    ([[2.0, 2.05, 2.12, 2.19, 2.5]], "a long prompt and uneven tokens"),
     ([[0.25, 0.35], [1.0, 1.5, 1.6, 1.7, 1.8, 1.9]], "a short and a long answer"),
     ([[0.5], [0.25, 0.75, 0.85]], "a request that stopped after one token"),
+    ([[0.2, 0.3], [0.3, 0.5, 0.7], [2.0, 2.5, 4.2]], "three requests, one of them slow"),
 )
 
 
@@ -36,10 +38,12 @@ def _check(candidate) -> Verdict:
         given = candidate([list(times) for times in requests])
         wanted = report(requests)
         told = f"for {about}, {requests}"
+        if hasattr(given, "tolist"):  # an array of three numbers will do
+            given = given.tolist()
         if not isinstance(given, tuple | list) or len(given) != 3:
             return not_yet(f"return three numbers, (ttft, tpot, slowest); it returns {show(given)}")
         for name, number, truth in zip(("ttft", "tpot", "slowest"), given, wanted):
-            if isinstance(number, bool) or not isinstance(number, int | float):
+            if isinstance(number, bool) or not isinstance(number, Real):
                 return not_yet(f"`{name}` must be a number of seconds, not {show(number)}; {told}")
             if _near(number, truth):
                 continue
@@ -53,13 +57,22 @@ def _mistake(name: str, number: float, truth: float, requests) -> str:
         return "that is milliseconds; keep to seconds, as the arrival times are"
     gaps = [gap for times in requests for gap in _gaps(times)]
     longer = [times for times in requests if len(times) > 1]
+    firsts = [times[0] for times in requests]
+    each = [(times[-1] - times[0]) / (len(times) - 1) for times in longer]
     mistakes = {
         "ttft": [
-            (sum(t[0] for t in requests), "that adds the requests up; take the mean"),
+            (sum(firsts), "that adds the requests up; take the mean"),
+            (_median(firsts), f"that is the median over requests; {_MEAN}"),
+            (_midrange(firsts), f"that is halfway from the smallest to the largest; {_MEAN}"),
+            (max(firsts), f"that is the largest TTFT; {_MEAN}"),
+            (min(firsts), f"that is the smallest TTFT; {_MEAN}"),
             (_mean([t[-1] for t in requests]), "that is the whole time, up to the last token"),
             (_mean([t[0] / len(t) for t in requests]), "TTFT belongs to one token; divide by nothing"),
         ],
         "tpot": [
+            (sum(each), "that adds the requests up; take the mean"),
+            (_median(each), f"that is the median over requests; {_MEAN}"),
+            (_midrange(each), f"that is halfway from the smallest to the largest; {_MEAN}"),
             (
                 _mean([(t[-1] - t[0]) / len(t) for t in requests]),
                 "n tokens have n - 1 steps between the first and the last: divide by n - 1",
@@ -114,6 +127,13 @@ def _median(values) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
+def _midrange(values) -> float:
+    return (min(values) + max(values)) / 2
+
+
+_MEAN = "the mean is asked for: their sum over their number"
+
+
 def _source(
     ttft="sum(times[0] for times in requests) / len(requests)",
     each="[(t[-1] - t[0]) / (len(t) - 1) for t in requests if len(t) > 1]",
@@ -135,6 +155,7 @@ def _source(
 
 _EACH_GAP = "[b - a for t in requests for a, b in zip(t, t[1:])]"
 _MEDIANS = "[sorted(b - a for a, b in zip(t, t[1:]))[(len(t) - 1) // 2] for t in requests if len(t) > 1]"
+_MEDIAN_OF = "__import__('statistics').median({})"
 
 TOKEN_TIMES = Exercise(
     key="06-token-times",
@@ -168,6 +189,12 @@ Return three numbers, in seconds:
         "median of the ITLs": _source(each=_MEDIANS),
         "one token counts as 0": _source(tpot="sum(each) / len(requests)"),
         "one token divides by 0": _source(each="[(t[-1] - t[0]) / (len(t) - 1) for t in requests]"),
+        "median TTFT": _source(ttft=_MEDIAN_OF.format("[t[0] for t in requests]")),
+        "halfway between two TTFTs": _source(
+            ttft="(min(t[0] for t in requests) + max(t[0] for t in requests)) / 2"
+        ),
+        "median TPOT": _source(tpot=_MEDIAN_OF.format("each")),
+        "halfway between two TPOTs": _source(tpot="(min(each) + max(each)) / 2"),
         "TTFT is the sum": _source(ttft="sum(times[0] for times in requests)"),
         "the slowest is a TTFT": _source(
             slowest="max(max(b - a for a, b in zip([0, *t], t)) for t in requests)"
