@@ -17,6 +17,7 @@ CSS = f"""<style>
 .kvlib-sharing .widget-toggle-buttons {{ display: flex; align-items: center; width: auto; }}
 .kvlib-sharing .widget-toggle-buttons > .widget-label {{ width: auto; flex: none;
   margin-right: 8px; }}
+.kvlib-sharing .widget-toggle-buttons:not(:first-child) {{ margin-left: 12px; }}
 .kvlib-sharing .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a);
   line-height: 24px; }}
 .kvlib-sharing .jupyter-button.mod-active {{ background: var(--jp-ui-font-color1, #222);

@@ -123,7 +123,7 @@ class Sharing:
         others = [h for h in self.readers if h != self.head]
         if self.order == TILE and self.misled:
             right = self.head // self.group_size
-            verdict = "the right one by chance" if own == right else f"and it should read {right}"
+            verdict = "the right one by chance" if own == right else f"it should read {right}"
             parts.append(f"This is the wrong order: {verdict}.")
         elif others:
             verb = "reads" if len(others) == 1 else "read"

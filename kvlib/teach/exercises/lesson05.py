@@ -141,10 +141,11 @@ MOVED = Exercise(
     name="bytes_moved",
     task="""
 One decode step of one layer reads K and V of T tokens: KV heads of D numbers, b bytes each.
-Count the bytes of K and V that move between memory and processor (both K and V):
+Count the bytes of K and V together that move between memory and processor:
 - `shared`: each KV head is read once for its whole group
-- `repeated`: K and V are first copied to H heads, then attention reads the copies. Reading
-counts and writing counts.""",
+- `repeated`: K and V are first copied to H heads, and attention reads the copies
+
+Reading counts, and writing counts.""",
     hints=(
         "K and V of one head are 2 x T x D x b bytes. `shared` reads KV such heads.",
         "Making the copies reads KV heads and writes H heads.",
