@@ -34,6 +34,7 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = N
     computed, not how to compute it. Source: Vaswani et al. 2017; Ainslie et al. 2023 for groups.
     """
     group_size = _group_size(q, k, v)
+    _check_mask(mask, q, k)
     k = k.repeat_interleave(group_size, dim=1)  # (B, KV, T, D) -> (B, H, T, D)
     v = v.repeat_interleave(group_size, dim=1)
     if mask is None:
@@ -51,6 +52,7 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = Non
     read once for all the query heads that share it; several queries go one group member at a time.
     """
     group_size = _group_size(q, k, v)
+    _check_mask(mask, q, k)
     batch_size, num_heads, num_new, head_dim = q.shape
     num_kv_heads, num_keys = k.shape[1], k.shape[2]
     if num_new == 1:
@@ -168,6 +170,18 @@ def _check_valid(valid: Tensor, q: Tensor, seq_len: int | None) -> None:
             f"valid covers {valid.shape[1]} tokens; the cache holds {seq_len} and "
             f"{q.shape[2]} are new"
         )
+
+
+def _check_mask(mask: Tensor | None, q: Tensor, k: Tensor) -> None:
+    """Raise ValueError unless `mask` is None, or bool and broadcasts to (B, H, t, T)."""
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"mask must be a bool tensor, True where a query sees a key, not {kind}")
+    wanted = (*q.shape[:3], k.shape[2])
+    if mask.dim() > 4 or any(a not in (1, b) for a, b in zip(mask.shape[::-1], wanted[::-1])):
+        raise ValueError(f"mask {tuple(mask.shape)} does not broadcast to {wanted}, (B, H, t, T)")
 
 
 def _group_size(q: Tensor, k: Tensor, v: Tensor) -> int:

@@ -83,6 +83,11 @@ def test_a_failure_inside_leaves_model_and_caches_as_they_were(model):
     assert [cache.seq_len for cache in caches] == [2, 2]
     with model.attending(Spy()), model.attending(None):
         assert model.layers[0].attention.attend is None
+    outer = Spy()
+    with model.attending(outer):
+        with model.attending(Spy()):
+            pass
+        assert model.layers[0].attention.attend is outer  # the inner block gives it back
     assert model.layers[0].attention.attend is None
 
 

@@ -10,7 +10,13 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kvlib import attention_with_kv_cache, causal_mask, grouped_attention, reference_attention
+from kvlib import (
+    KVCache,
+    attention_with_kv_cache,
+    causal_mask,
+    grouped_attention,
+    reference_attention,
+)
 from kvlib.attention import padded_mask
 
 HEADS = [(1, 1), (4, 4), (4, 2), (9, 3), (8, 1)]  # (query heads, KV heads)
@@ -94,6 +100,45 @@ def test_attention_with_a_mask_equals_the_loop(attend, heads, lengths):
     got = attend(q, k, v, mask)
     assert torch.isfinite(got).all()
     torch.testing.assert_close(got, loop(q, k, v, mask[:, 0]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("attend", [reference_attention, grouped_attention])
+def test_a_mask_is_taken_as_it_is_also_where_it_is_not_causal(attend):
+    q, k, v = draw((4, 2), (5, 5), dtype=torch.float64)
+    mask = torch.ones(2, 5, 5, dtype=torch.bool)  # everyone sees all, also what comes later
+    got = attend(q, k, v, mask[:, None])
+    torch.testing.assert_close(got, loop(q, k, v, mask), rtol=1e-12, atol=1e-12)
+
+
+def test_one_query_over_a_long_context_keeps_to_its_mask():
+    """A context long enough to be read in parts, half of it padding."""
+    q, k, v = draw((4, 2), (1, 4096), dtype=torch.float64)
+    mask = padded_mask(None, torch.arange(4096) >= torch.tensor([[0], [2048]]), 1)
+    got = grouped_attention(q, k, v, mask)
+    torch.testing.assert_close(got, loop(q, k, v, mask[:, 0]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [7, 9])
+def test_valid_that_covers_other_tokens_is_refused_before_the_cache_changes(length):
+    q, k, v = draw()
+    cache = KVCache()
+    cache.update(k[:, :, :5], v[:, :, :5])
+    with pytest.raises(ValueError, match=f"valid covers {length} tokens; the cache holds 5 and 3"):
+        attention_with_kv_cache(
+            q, k[:, :, 5:], v[:, :, 5:], cache, torch.ones(2, length, dtype=torch.bool)
+        )
+    assert cache.seq_len == 5
+
+
+@pytest.mark.parametrize("attend", [reference_attention, grouped_attention])
+@pytest.mark.parametrize(
+    "mask",
+    [torch.zeros(3, 8), torch.ones(3, 8, dtype=torch.int64), torch.ones(3, 7, dtype=torch.bool),
+     torch.ones(3, 3, 8, dtype=torch.bool), torch.ones(1, 2, 1, 3, 8, dtype=torch.bool), [[True] * 8]],
+)  # fmt: skip
+def test_a_mask_that_does_not_fit_is_refused(attend, mask):
+    with pytest.raises(ValueError, match="mask"):
+        attend(*draw(), mask)
 
 
 @pytest.mark.parametrize("attend", [reference_attention, grouped_attention])
