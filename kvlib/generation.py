@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,7 +43,9 @@ def prefill(
     """
     if chunk_size is not None:
         _whole("chunk_size", chunk_size, 1)
-    if tokens.dim() == 2 and tokens.shape[1] == 0:
+    if not isinstance(tokens, Tensor) or tokens.dim() != 2:
+        raise ValueError("tokens must be an int64 tensor of shape (batch, new tokens)")
+    if tokens.shape[1] == 0:
         raise ValueError("the prompt is empty; give at least one token")
     starts = [cache.seq_len for cache in caches]
     try:
@@ -79,6 +81,7 @@ def generate(
     than the model or the cache can hold, before anything is computed.
     """
     prompts, single = _checked_prompts(model, prompt_ids)
+    stop_ids = _checked_stops(stop_ids)
     tokens = [[] for _ in prompts]
     running = set(range(len(prompts)))
     for new, _, _ in _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size):
@@ -110,8 +113,9 @@ def stream(
     prompts, single = _checked_prompts(model, prompt_ids)
     if not single:
         raise ValueError("stream takes one prompt, a flat list of token ids; generate takes batches")
+    stop_ids = _checked_stops(stop_ids)
     steps = _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size)
-    return _until_stop(steps, set(stop_ids))
+    return _until_stop(steps, stop_ids)
 
 
 def _until_stop(steps: Iterator, stop_ids: set[int]) -> Iterator[Step]:
@@ -130,6 +134,8 @@ def _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size)
         raise ValueError(f"temperature must be a finite number of at least 0, not {temperature!r}")
     if chunk_size is not None:
         _whole("chunk_size", chunk_size, 1)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise ValueError(f"seed must be a whole number or None, not {seed!r}")
     longest = max(len(prompt) for prompt in prompts)
     caches = _make_caches(model, cache, longest + max_new_tokens - 1)
     held = caches[0].seq_len if caches else 0
@@ -199,6 +205,11 @@ def _make_caches(model: Model, cache, length: int) -> list | None:
         return model.make_caches(lambda: StaticKVCache(max_seq_len=length))
     if callable(cache):
         return model.make_caches(cache)
+    if isinstance(cache, (str, bytes)) or not isinstance(cache, Sequence):
+        raise ValueError(
+            f"cache is a class such as KVCache, or a list of caches, one for each layer, not "
+            f"{'one' if hasattr(cache, 'update') else 'a'} {type(cache).__name__}"
+        )
     caches = list(cache)
     if len(caches) != model.config.num_layers:
         raise ValueError(f"{len(caches)} caches for {model.config.num_layers} layers")
@@ -225,6 +236,12 @@ def _checked_prompts(model: Model, prompt_ids) -> tuple[list[list[int]], bool]:
                     f"token {token} is outside the vocabulary of {model.config.vocab_size}"
                 )
     return [list(prompt) for prompt in prompts], single
+
+
+def _checked_stops(stop_ids) -> set[int]:
+    if isinstance(stop_ids, (str, bytes)) or not isinstance(stop_ids, Iterable):
+        raise ValueError(f"stop_ids is a list of token ids, not {stop_ids!r}")
+    return set(stop_ids)
 
 
 def _whole(name: str, value, least: int) -> None:

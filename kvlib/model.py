@@ -253,6 +253,10 @@ class Model(nn.Module):
             raise ValueError(f"a token is outside the vocabulary of {self.config.vocab_size}")
         start = 0
         if caches is not None:
+            if not isinstance(caches, Sequence) or not all(hasattr(c, "seq_len") for c in caches):
+                raise ValueError(
+                    "caches must be a list of caches, one for each layer; see Model.make_caches"
+                )
             if len(caches) != len(self.layers):
                 raise ValueError(
                     f"{len(caches)} caches for {len(self.layers)} layers; each layer needs its own"
@@ -269,8 +273,12 @@ class Model(nn.Module):
                 f"{end} tokens are more than the {self.config.max_seq_len} positions of this model"
             )
         if left_padding is not None:
+            if not isinstance(left_padding, Sequence):
+                raise ValueError(f"left_padding is a list, one number a sequence, not {left_padding!r}")
             if len(left_padding) != tokens.shape[0]:
                 raise ValueError(f"{len(left_padding)} paddings for {tokens.shape[0]} sequences")
+            if not all(isinstance(n, int) and not isinstance(n, bool) for n in left_padding):
+                raise ValueError(f"left_padding {left_padding!r} must hold whole numbers")
             if min(left_padding) < 0:
                 raise ValueError(f"left_padding {list(left_padding)} is negative")
         return start

@@ -287,6 +287,11 @@ BAD = {
     "negative temperature": dict(temperature=-0.1),
     "text temperature": dict(temperature="hot"),
     "True temperature": dict(temperature=True),
+    "text seed": dict(seed="a", temperature=1.0),
+    "float seed": dict(seed=1.5),
+    "one stop token, no list": dict(stop_ids=3),
+    "text stop": dict(stop_ids="end"),
+    "None stop": dict(stop_ids=None),
     "too long for the model": dict(prompt_ids=[1] * (LIMIT + 1), max_new_tokens=1),
     "too many new tokens": dict(max_new_tokens=LIMIT),
 }
@@ -335,6 +340,19 @@ def test_caches_that_do_not_fit_the_model_are_refused(model, wrong):
     with pytest.raises(ValueError):
         generate(model, PROMPT, 3, cache=caches)
     assert lengths(caches) == before
+
+
+@pytest.mark.parametrize("wrong", [KVCache(), 3, "KVCache", {}])
+def test_a_cache_that_is_neither_class_nor_list_is_refused(model, computed, wrong):
+    with pytest.raises(ValueError, match="cache is a class such as KVCache, or a list"):
+        generate(model, PROMPT, 3, cache=wrong)
+    assert computed == []
+
+
+@pytest.mark.parametrize("tokens", [[1, 2], None, torch.tensor(1), torch.tensor([1, 2])])
+def test_prefill_takes_a_batch_of_tokens(model, tokens):
+    with pytest.raises(ValueError, match="tokens must be"):
+        prefill(model, tokens, model.make_caches(KVCache))
 
 
 def test_another_batch_size_than_the_caches_hold_is_refused(model):

@@ -175,12 +175,15 @@ def test_the_tables_grow_without_changing_what_was(model):
     torch.testing.assert_close(fresh(tokens), before, rtol=1e-12, atol=1e-12)
 
 
-def test_a_model_moved_to_another_precision_moves_its_tables():
-    moved = random_model(torch.float32)
+@pytest.mark.parametrize(
+    "before, after", [(torch.float32, torch.float64), (torch.float64, torch.float32)]
+)
+def test_a_model_moved_to_another_precision_moves_its_tables(before, after):
+    moved = random_model(before)
     moved(random_tokens(1, 3))
-    moved = moved.to(torch.float64)
-    assert moved.dtype == torch.float64
-    assert moved(random_tokens(1, 3)).dtype == torch.float64
+    moved = moved.to(after)  # with wider tables left behind, keys would be wider than values
+    assert moved.dtype == after
+    assert moved(random_tokens(1, 3)).dtype == after
 
 
 # Building
@@ -319,6 +322,12 @@ def test_wrong_caches_are_refused_and_untouched(model, kind, words):
     assert lengths(caches) == before
 
 
+@pytest.mark.parametrize("caches", [KVCache, KVCache(), "abc", [1, 2, 3], {}, 3])
+def test_what_is_no_list_of_caches_is_refused(model, caches):
+    with pytest.raises(ValueError, match="list of caches, one for each layer"):
+        model(random_tokens(2, 2), caches)
+
+
 def test_another_batch_size_is_refused(model):
     caches = model.make_caches(KVCache)
     model(random_tokens(2, 3), caches)
@@ -327,7 +336,7 @@ def test_another_batch_size_is_refused(model):
     assert lengths(caches) == [3, 3, 3]
 
 
-@pytest.mark.parametrize("padding", [[1], [1, 2, 3], [0, -1]])
+@pytest.mark.parametrize("padding", [[1], [1, 2, 3], [0, -1], [0, 1.5], ["a", 1], [True, 0], 3])
 def test_bad_padding_is_refused(model, padding):
     caches = model.make_caches(KVCache)
     with pytest.raises(ValueError, match="padding"):
