@@ -260,9 +260,9 @@ def _folder_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise ValueError(f"{folder} has no config.json; it is no checkpoint folder") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error})") from error
     if not isinstance(raw, dict):
         raise ValueError(f"{path} must hold one JSON object, {{...}}")
@@ -271,6 +271,8 @@ def _folder_config(folder: Path) -> ModelConfig:
     if raw.get("hidden_act", "silu") != "silu" or raw.get("attention_bias") or raw.get("mlp_bias"):
         raise ValueError(f"{path} asks for biases or an activation other than silu: not supported")
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"{path} has rope scaling that is no JSON object: {rope!r}")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):
         raise ValueError(f"{path} asks for rope scaling '{kind}'; default and llama3 are supported")

@@ -166,12 +166,22 @@ def test_no_such_folder(tmp_path):
     refused(tmp_path / "nowhere", "config.json")
 
 
+def test_a_file_is_no_folder(folder):
+    refused(folder / "model.safetensors", "no checkpoint folder")
+
+
+@pytest.mark.parametrize("rope", [[1], "linear", 3])
+def test_rope_scaling_that_is_no_object(folder, rope):
+    change_config(folder, rope_parameters=rope)
+    refused(folder, "config.json", "rope scaling that is no JSON object")
+
+
 def test_no_config(folder):
     (folder / "config.json").unlink()
     refused(folder, "has no config.json")
 
 
-@pytest.mark.parametrize("text", ["", "{", "{'a': 1}", "\x00\x01", "[1, 2]", "3", "null"])
+@pytest.mark.parametrize("text", ["", "{", "{'a': 1}", "\x00\x01", "[1, 2]", "3", "null", "[" * 99999])
 def test_config_that_is_not_a_json_object(folder, text):
     (folder / "config.json").write_text(text)
     refused(folder, "config.json", "JSON")
