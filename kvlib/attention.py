@@ -21,8 +21,10 @@ def causal_mask(num_new: int, num_keys: int, device: torch.device | str = "cpu")
     """Return who may see whom, bool (num_new, num_keys), aligned at the bottom right.
 
     The new queries are the last `num_new` of `num_keys` tokens: query i sees keys
-    0 .. num_keys - num_new + i, itself included.
+    0 .. num_keys - num_new + i, itself included. Raises ValueError for more queries than keys.
     """
+    if not 1 <= num_new <= num_keys:
+        raise ValueError(f"{num_new} new tokens cannot be the last of {num_keys}")
     return torch.ones(num_new, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_new)
 
 

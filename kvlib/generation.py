@@ -190,6 +190,8 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator | None
     Shapes: `logits` (B, V) -> (B, 1) int64. Sampling runs on the CPU, so that a seed means the
     same on every device.
     """
+    if logits.isnan().any():
+        raise ValueError("the logits are not numbers (NaN): the weights or the cache are broken")
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
     logits_on_cpu = logits.double().cpu()

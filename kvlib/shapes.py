@@ -54,6 +54,11 @@ class ModelPreset:
             whole(field, getattr(self, field), 1)
         for field in ("intermediate_size", "vocab_size"):
             whole(field, getattr(self, field), 1)
+        for field in ("window", "full_every", "latent_dim", "query_rank"):
+            if getattr(self, field) is not None:
+                whole(field, getattr(self, field), 1)
+        for field in ("rope_dim", "learned_positions"):
+            whole(field, getattr(self, field), 0)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads ({self.num_heads}) must be a multiple of num_kv_heads "

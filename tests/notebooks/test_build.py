@@ -118,3 +118,22 @@ def test_readable_ids_stay_and_random_ones_are_replaced():
     notebook = new_notebook(cells=cells)
     build.tidy(notebook)
     assert [cell.id for cell in notebook.cells] == ["see-it", "my-own", "see-it-1"]
+
+
+def test_measurements_depend_on_the_cells_the_code_and_the_requirements(tmp_path, monkeypatch):
+    (tmp_path / "kvlib").mkdir()
+    code, requirements = tmp_path / "kvlib" / "a.py", tmp_path / "requirements.txt"
+    code.write_text("x = 1\n")
+    requirements.write_text("torch\n")
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
+    stamps = [build.sources_hash(notebook)]
+    code.write_text("x = 2\n")
+    stamps.append(build.sources_hash(notebook))
+    requirements.write_text("torch==1\n")
+    stamps.append(build.sources_hash(notebook))
+    notebook.cells[0].source = "2"
+    stamps.append(build.sources_hash(notebook))
+    assert len(set(stamps)) == 4
+    code.write_bytes(b"x = 2\r\n")  # a checkout on Windows
+    assert build.sources_hash(notebook) == stamps[-1]

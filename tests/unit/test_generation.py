@@ -417,3 +417,9 @@ def test_nothing_generated_carries_a_gradient(model):
         assert not k.requires_grad and not v.requires_grad
     finally:
         model.requires_grad_(False)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_not_taken_for_token_zero(temperature):
+    with pytest.raises(ValueError, match="NaN"):
+        choose(torch.tensor([[0.0, float("nan"), 1.0]]), temperature, None)

@@ -143,5 +143,6 @@ step must feed. The text must be that of a full recompute, and no token may be f
         "feeds the token before": _loop_source("[tokens[-2]]"),
         "feeds a number, not a list": _loop_source("next_token"),
         "feeds nothing": _loop_source("[]"),
+        "returns the prompt too": _loop_source("[next_token]").replace("tokens[len(prompt):]", "tokens"),
     },
 )
