@@ -125,12 +125,16 @@ class CrossoverPicture:
             line.set_data([b for b, _ in found], [c for _, c in found])
         for index, (text, name) in enumerate(zip(self.regions, step.PARTS)):
             place = _middle(grid == index)
-            text.set_text("" if place is None else name)
-            if place is not None:
-                edge = place[1] > 0.84 * len(_BATCH_GRID)  # a narrow region at the right end
-                x = BATCHES[-1] * 1.2 if edge else _BATCH_GRID[place[1]]
-                text.set_position((x, _CONTEXT_GRID[place[0]]))
-                text.set_ha("right" if edge else "center")
+            narrow = place is None or place[1] > 0.84 * len(_BATCH_GRID)  # at the right end, or small
+            text.set(text="" if place is None else name, ha="center", rotation=0, color=style.INK)
+            rows = np.flatnonzero((grid == index)[:, -1])
+            if narrow and len(rows):  # named beside the map, upright
+                row = min(max(int(rows.mean()), 11), len(_CONTEXT_GRID) - 12)
+                color = {"arithmetic": ARITHMETIC, "cache": style.TEXT_COLORS[kind]}.get(name, style.INK)
+                text.set(text=name, ha="left", rotation=90, color=color)
+                text.set_position((_BATCH_EDGES[-1] * 1.06, _CONTEXT_GRID[row]))
+            elif place is not None:
+                text.set_position((_BATCH_GRID[place[1]], _CONTEXT_GRID[place[0]]))
         self.row.set_data(self.map.get_xlim(), [context, context])
         self.here.set_data([batch], [context])
         self.map_title.set_text(step.map_title(case, context, batch))

@@ -65,7 +65,8 @@ def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str
             return meaning
     for wrong, meaning in (
         (1e3 * max(moved, compute), "that is milliseconds; the floor is asked for in seconds"),
-        (count * compute if count > 1 else 0, "`flops` counts the whole batch already: do not multiply by the sequences"),
+        (count * compute if count > 1 else 0, "`flops` counts the whole batch already: do not multiply "
+         "by the sequences"),
         (compute / count if count > 1 else 0, "`flops` is for the whole batch, and the step waits for all "
          "of it: do not divide by the sequences"),
         (compute, "that is the time of the arithmetic; here reading takes longer"),
