@@ -173,7 +173,7 @@ def set_up(tools=False, cpu=False, folder=None):
         announce_download(cpu, folder)
     say(
         f"Installing the packages of {requirement_files(tools)[-1].relative_to(ROOT)}; pip shows "
-        "its progress."
+        "its progress, and can be quiet for some minutes at 'Installing collected packages'."
     )
     install(tools, cpu, folder)
     write_lab_defaults()
@@ -561,14 +561,14 @@ def main(arguments):
         COMMANDS[arguments[0]](options, cpu, folder)
         return 0
     except Stop as stop:
-        print(f"\n{stop}", file=sys.stderr)
+        print(stop, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nStopped; the next start goes on from here.", file=sys.stderr)
         return 130
     except OSError as error:
         print(
-            "\n{}: {}; check the disk and your permissions there, then start again.".format(
+            "{}: {}; check the disk and your permissions there, then start again.".format(
                 error.filename or "The system refused", error.strerror or error
             ),
             file=sys.stderr,

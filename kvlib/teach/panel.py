@@ -12,7 +12,7 @@ _STYLE = """<style>
 .kvlib-teach .widget-html, .kvlib-teach .widget-html-content, .kvlib-teach p, .kvlib-teach li {
   color: var(--jp-content-font-color1, inherit); line-height: 1.5; }
 .kvlib-teach .widget-html-content { white-space: normal; }
-.kvlib-teach p, .kvlib-teach ul { margin: 4px 0; max-width: 46em; }
+.kvlib-teach p, .kvlib-teach ul { margin: 4px 0; max-width: 80em; text-wrap: pretty; }
 .kvlib-teach .kvlib-heading { font-weight: 600; font-size: 1.1em; }
 .kvlib-teach code, .kvlib-teach pre { color: var(--jp-content-font-color1, inherit);
   background: var(--jp-layout-color2, rgba(128, 128, 128, 0.15)); padding: 1px 3px; }

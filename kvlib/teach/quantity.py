@@ -12,21 +12,23 @@ _SCALES = (
 _NUMBER = re.compile(
     r"""\s*(?P<number>[-+]?(?:\d[\d,_\s]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)
         \s*(?:(?:\*\*|\^)\s*(?P<power>\d+))?
+        \s*(?P<word>(?:thousand|million|billion|trillion)s?\b)?
         \s*(?P<unit>[^\d\s.,].*)?""",
     re.VERBOSE | re.IGNORECASE,
 )
+_WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _GROUPED = re.compile(r"\d{1,3}(?:[,_\s]\d{3})+|\d+")
 
 
 def parse_number(text: str, unit: str | None = None) -> float:
     """Read a number that a person typed; return it in `unit`.
 
-    Accepts "3", "3 ms", "1e9", "2,001,000", "2^30". A unit of the same kind is converted, as "3 s"
-    to ms. Raises ValueError with a sentence that says what to type.
+    Accepts "3", "3 ms", "1e9", "2,001,000", "4 million", "2^30". A unit of the same kind is
+    converted, as "3 s" to ms. Raises ValueError with a sentence that says what to type.
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"That is not a number. Type something like {_example(unit)}.")
+        raise ValueError(f"That is not a number. Type {_example(unit)}.")
     digits = match["number"].strip()
     whole = re.split(r"[.eE]", digits.lstrip("+-"), maxsplit=1)[0]
     if whole and not _GROUPED.fullmatch(whole.strip()):
@@ -38,6 +40,7 @@ def parse_number(text: str, unit: str | None = None) -> float:
         value = value ** int(match["power"]) if match["power"] else value
     except OverflowError:
         value = math.inf
+    value *= _WORDS[match["word"].lower().rstrip("s")] if match["word"] else 1
     value *= _factor((match["unit"] or "").strip(), unit)
     if not math.isfinite(value):
         raise ValueError("That number is too large. Type a finite one.")
@@ -69,8 +72,9 @@ def _factor(given: str, wanted: str | None) -> float:
     for scale in _SCALES:
         if given.lower() in scale and wanted.lower() in scale:
             return scale[given.lower()] / scale[wanted.lower()]
-    raise ValueError(f"Give the number in {wanted}, for example {_example(wanted)}.")
+    raise ValueError(f"Give the number in {wanted}, for example 3 {wanted}.")
 
 
 def _example(unit: str | None) -> str:
-    return f"3 {unit}, 1e9 or 2,001,000" if unit else "3, 1e9 or 2,001,000"
+    number = "a number in digits, like 3, 2.5, 1,500 or 4 million"
+    return f"{number}; the unit, {unit}, may be left out" if unit else number

@@ -2,7 +2,7 @@
 
 import ipywidgets as widgets
 
-from kvlib.teach.panel import Panel, as_status, inline
+from kvlib.teach.panel import Panel, as_status, inline, paragraphs
 from kvlib.teach.quizzes import Question, find
 from kvlib.teach.store import progress_file
 
@@ -16,7 +16,10 @@ def quiz(key: str | int) -> "QuizPanel":
 
 
 class QuizPanel(Panel):
-    """Show questions; picking an option shows why it is right or wrong."""
+    """Show questions; picking an option shows why it is right or wrong.
+
+    A question once answered right stays right, also after a restart; other options may be read.
+    """
 
     def __init__(self, questions: tuple[Question, ...]):
         self.questions = questions
@@ -25,7 +28,7 @@ class QuizPanel(Panel):
         parts = []
         for number, question in enumerate(questions, 1):
             stem = widgets.HTML(f"<p>{number}. {inline(question.stem)}</p>")
-            answer = widgets.HTML()
+            answer = widgets.HTML(_earlier(question))
             buttons = [
                 self.button(
                     f"{question.letter(i)}. {option.text}",
@@ -69,9 +72,17 @@ class QuizPanel(Panel):
             "quizzes",
             question.key,
             picked=index,
-            right=right,
+            right=right or before.get("right") is True,
             first_right=before.get("first_right", right),
         )
         if kept.trouble:
             self.say(kept.trouble)
         return sentence
+
+
+def _earlier(question: Question) -> str:
+    """Return the HTML that recalls a right answer from an earlier start, or ""."""
+    if progress_file().get("quizzes", question.key).get("right") is not True:
+        return ""
+    reason = question.options[question.right].reason
+    return paragraphs(f"You answered this one right: {question.letter(question.right)}. {reason}")

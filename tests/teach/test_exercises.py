@@ -34,6 +34,13 @@ def test_each_mistake_fails_with_its_own_message(task):
     assert len(messages) == len(verdicts)
 
 
+def test_the_longest_context_names_the_numbers_of_the_case_that_failed():
+    task = find("00-longest-context")
+    verdict = task.check(lambda free, weights, per_token: free / per_token)
+    for given in ("free_bytes=1,000", "weight_bytes=400", "bytes_per_token=100", "it gives 10.0"):
+        assert given in verdict.message
+
+
 @EVERY
 def test_the_stub_is_not_attempted(task):
     assert str(task.check(define(task.name, task.stub))) == "not attempted"

@@ -32,6 +32,11 @@ from kvlib.teach.quantity import parse_number, show_number
         ("20x", "x", 20),
         ("7 Tokens", "tokens", 7),
         ("2,000.5", None, 2000.5),
+        ("4 million", None, 4e6),
+        ("2 thousand", "x", 2000),
+        ("1.5 billion", "times", 1.5e9),
+        ("3 Millions bytes", "MB", 3),
+        ("1million", None, 1e6),
     ],
 )
 def test_numbers_are_read_as_people_type_them(text, unit, value):
@@ -54,6 +59,8 @@ def test_numbers_are_read_as_people_type_them(text, unit, value):
         ("3 4x", None),
         ("--3", None),
         ("1.2.3", None),
+        ("million", None),
+        ("4 millionth", None),
     ],
 )
 def test_what_is_no_number_gets_a_sentence(text, unit):

@@ -33,6 +33,21 @@ def test_picking_shows_the_reason_and_is_kept(question, home):
     assert kept["first_right"] is (question.right == 0)
 
 
+@EVERY
+def test_once_right_stays_right_and_is_shown_after_a_restart(question, home):
+    wrong = next(i for i in range(len(question.options)) if i != question.right)
+    panel = quiz(question.key)
+    panel.buttons[0][wrong].click()
+    assert quiz(question.key).answers[0].value == ""
+    panel.buttons[0][question.right].click()
+    panel.buttons[0][wrong].click()
+    kept = json.loads((home / "progress.json").read_text())["quizzes"][question.key]
+    assert kept["right"] is True and kept["first_right"] is False
+    again = quiz(question.key)
+    assert f"answered this one right: {question.letter(question.right)}." in again.answers[0].value
+    assert again.plain() == panel.plain()
+
+
 @pytest.mark.parametrize("number", lessons())
 def test_a_lesson_has_three_or_four_questions(number):
     assert 3 <= len(of_lesson(number)) <= 4

@@ -146,7 +146,7 @@ HOLD_CASES = (
     (1000, 400, 100, "small numbers"),
     (1000, 401, 100, "a division that leaves a rest"),
     (1000, 310, 100, "a division that leaves almost a whole token"),
-    (80 * GB, 16 * GB, 131_072, "8 billion 16-bit weights, 131,072 bytes a token, 80 GB free"),
+    (80 * GB, 16 * GB, 131_072, "8 billion 16-bit weights, 80 GB"),
     (80 * GB, 141 * GB, 327_680, "weights larger than the memory"),
     (1000, 1000, 100, "weights that fill the memory"),
 )
@@ -161,7 +161,10 @@ def _check_context(candidate) -> Verdict:
     for free, weights, per_token, about in HOLD_CASES:
         given = candidate(free, weights, per_token)
         wanted = longest_context(free, weights, per_token)
-        case = f"for {about}, it gives {show(given)}"
+        case = (
+            f"with free_bytes={free:,}, weight_bytes={weights:,} and bytes_per_token={per_token:,} "
+            f"({about}) it gives {show(given)}"
+        )
         exact = (free - weights) / per_token
         if (
             isinstance(given, bool)
