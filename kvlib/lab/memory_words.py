@@ -61,8 +61,7 @@ def cache_title(setting: MemorySetting) -> str:
         return f"{whose} {stay} below the weights up to 128k"
     if crossing < CONTEXTS[0]:
         return f"{whose} {verb} the weights everywhere here"
-    each = "" if setting.requests == 1 else " each"
-    return f"{whose} {verb} the weights at {rounded(crossing)} tokens{each}"
+    return f"{whose} {verb} the weights at about {rounded(crossing)} tokens"
 
 
 def crossing_context(setting: MemorySetting) -> int | None:

@@ -11,6 +11,7 @@ from kvlib.lab import memory_picture, memory_words
 from kvlib.lab.curves import CONTEXTS
 from kvlib.lab.memory_panel import MemoryPanel, devices_here
 from kvlib.lab.memory_view import BITS, MOST_REQUESTS, STAIRS, MemorySetting, attention_kind
+from kvlib.lab.words import rounded
 from kvlib.memory import DEVICES, GB, MODELS, DevicePreset, ModelPreset, kv_cache_bytes
 
 H100, LLAMA = DEVICES["H100 SXM"], MODELS["Llama 3.1 8B"]
@@ -148,6 +149,7 @@ def test_the_title_names_the_first_context_at_which_the_cache_is_larger():
     crossing = memory_words.crossing_context(setting)
     assert 10 * setting.one_request(crossing) > setting.weights
     assert 10 * setting.one_request(crossing - 1) <= setting.weights
+    assert f"at about {rounded(crossing)} tokens" in memory_words.cache_title(setting)
     assert memory_words.crossing_context(MemorySetting(MODELS["Falcon 7B"], H100, 128, 1)) is None
 
 

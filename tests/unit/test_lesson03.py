@@ -1,9 +1,11 @@
 """Lesson 03's check of a learner's cache: it takes every right class and no wrong one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from kvlib import KVCache, StaticKVCache
+from kvlib import KVCache, Model, StaticKVCache
 from kvlib.teach.exercises import CORRECT, NOT_ATTEMPTED, NOT_YET, define, find
 from kvlib.teach.exercises.cache_suite import small_model
 from kvlib.teach.exercises.own_cache import STUB
@@ -109,3 +111,25 @@ def test_the_small_model_is_the_same_every_time_and_leaves_the_seed_alone():
     first, second = small_model(), small_model()
     assert torch.equal(torch.rand(3), wanted)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("layers", "split", "found"), [(1, 1, False), (2, 6, False), (2, 1, True), (2, [4, 2], True)]
+)
+def test_a_store_shared_by_layers_is_found_as_the_quiz_says(layers, split, found):
+    class Shared:
+        def __init__(self, store):
+            self.seq_len, self.store = 0, store
+
+        def update(self, *new):
+            self.seq_len += new[0].shape[2]
+            return tuple(x[:, :, -self.seq_len :] for x in self.store.update(*new))
+
+    store = KVCache()
+    torch.manual_seed(0)
+    model = Model(replace(small_model().config, num_layers=layers), dtype=torch.float64)
+    tokens = torch.randint(model.config.vocab_size, (1, 6))
+    with torch.no_grad():
+        caches = [Shared(store) for _ in range(layers)]
+        given = torch.cat([model(part, caches) for part in tokens.split(split, dim=1)], dim=1)
+        assert torch.allclose(given, model(tokens), rtol=1e-9, atol=1e-9) != found

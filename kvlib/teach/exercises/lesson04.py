@@ -130,7 +130,7 @@ BYTES = Exercise(
     name="cache_bytes",
     task="""
 Without looking up: return the bytes that a plain KV cache holds, as an int. You are given more
-than you need. `bits` are the bits of one stored number: 32, 16, 8 or 4.""",
+than you need. `bits` are the bits of one stored number: 64, 32, 16, 8 or 4.""",
     hints=(
         "Six factors and a size: what is kept for one token, in how many layers, for how many "
         "tokens and sequences?",

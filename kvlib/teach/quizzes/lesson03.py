@@ -39,8 +39,10 @@ QUESTIONS = (
                 "With one layer there is no one to share with, and the class is right.",
             ),
             Option(
-                "One that compares a model of two layers or more with the full pass.",
-                "From layer 2 on, queries meet keys of another layer, and the logits differ.",
+                "One that runs a model of two layers or more in several passes, and compares with "
+                "the full pass.",
+                "A first pass reads only its own rows, and goes right. In the next, queries meet rows "
+                "that other layers left in the store, and the logits differ.",
             ),
         ),
         right=2,
