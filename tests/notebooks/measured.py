@@ -10,6 +10,6 @@ MEASURED = {
     "02_deriving_the_cache": 2,
     "03_building_the_cache": 6,
     "04_memory": 1,
-    "05_mha_gqa_mqa": 9,
+    "05_mha_gqa_mqa": 10,
     "06_prefill_decode_roofline": 14,
 }

@@ -113,8 +113,8 @@ def _check_moved(candidate) -> Verdict:
         if repeated != KV * one + 2 * H * one:
             meaning = {
                 H * one: "`repeated` counts reading the copies alone; they are made first",
-                KV * one + H * one: "`repeated` reads and writes to make the copies, or reads them: "
-                "all three count, as attention reads the copies again",
+                KV * one + H * one: "`repeated` moves the H copied heads once; they move twice: "
+                "written when they are made, then read by attention",
                 2 * H * one: "to copy, the KV heads themselves are read as well, in `repeated`",
                 KV * one: "`repeated` makes H heads out of KV, which moves more than `shared`",
             }.get(repeated, "`repeated` is read KV heads, write H heads, read H heads")

@@ -22,17 +22,56 @@ def _check_attention(candidate) -> Verdict:
     from kvlib.allocations import Allocations
     from kvlib.attention import reference_attention
 
+    unfolded = None
     for case in CASES:
         q, k, v = _draw(case)
         wanted = reference_attention(q, k, v)
-        with Allocations() as seen:
+        with Allocations() as seen, _products() as products:
             given = _run(candidate, q, k, v)
         wrong = _shape_mistake(given, q, k) or _number_mistake(given, wanted, q, k, v)
         wrong = wrong or _copy_mistake(seen, case)
         if wrong is not None:
             B, H, KV, T, D = case
             return not_yet(f"{wrong}; this was with B={B}, H={H}, KV={KV}, T={T}, D={D}")
-    return correct("the formula's numbers for MHA, GQA and MQA, and no K or V row is copied")
+        unfolded = unfolded or _not_folded(products, case)
+    right = "the formula's numbers for MHA, GQA and MQA, and no K or V row is copied"
+    return correct(f"{right}. {unfolded}" if unfolded else right)
+
+
+def _products():
+    """Return a mode that lists, as `calls`, each product's name and the shape of what comes first."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Products(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            name = str(func).split(".")[1]
+            if name in ("bmm", "mm", "mv", "dot") or "dot_product" in name:
+                self.calls.append((name, tuple(args[0].shape)))
+            return func(*args, **(kwargs or {}))
+
+    return Products()
+
+
+def _not_folded(products, case) -> str | None:
+    """Return what a right answer did in place of folding, or None."""
+    B, H, KV, T, D = case
+    fused = [shape for name, shape in products.calls if "dot_product" in name]
+    if len(fused) > 1 or len(products.calls) > 2:
+        return (
+            f"It is not folded, though: {len(products.calls)} products with H={H} and KV={KV}, in a "
+            "loop, where a folded q needs one for the scores and one for the output, for all heads "
+            "at once. Try that, too"
+        )
+    if H > KV and fused and fused[0] == (B, H, 1, D):
+        return (
+            "It is not folded, though: q went in as (B, H, 1, D), and enable_gqa leaves it to the "
+            "kernel of each device whether K and V are copied. Try a q of (B, KV, G, D), too"
+        )
+    return None
 
 
 def _run(candidate, q, k, v):
@@ -182,8 +221,9 @@ ATTENTION = Exercise(
 One new token attends to all T keys: `q` is (B, H, 1, D), `k` and `v` are (B, KV, T, D), and
 query head h reads KV head h // G.
 
-Return the output, (B, H, 1, D), without writing K or V anywhere: fold the group into the query
-axis. Views are free, and the check watches what is copied. Once right, it runs in the live lab.""",
+Fold the group into the query axis, so that q is (B, KV, G, D), attend once for all heads, and
+return the output, (B, H, 1, D). K and V must not be written anywhere. Views are free, and the
+check watches what is copied. Once right, it runs in the live lab.""",
     hints=(
         "Heads 0 to G - 1 share KV head 0 and stand next to each other. Which reshape of q puts "
         "KV and G on two axes, and drops the axis of 1?",
