@@ -45,7 +45,7 @@ def _offsets(width: float, height: float) -> list[tuple[float, float]]:
     """Return places for a label's lower left corner: right, left, under, over; near, then far."""
     return [
         (dx, dy)
-        for far in (0, 14, 28)
+        for far in (1, 15, 29)  # 1: two labels, over and under, do not touch
         for dx, dy in (
             (_GAP, -height - far), (-width - _GAP, far), (_GAP, far), (-width - _GAP, -height - far),
             (_GAP + far, -height / 2), (-width - _GAP - far, -height / 2),

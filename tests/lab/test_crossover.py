@@ -218,3 +218,11 @@ def test_only_what_the_arithmetic_knows_is_offered():
 def test_the_title_at_the_ends(rates, words):
     machine = Machine("x", *rates, 10**9, True)
     assert lines_title(Case(MODELS["SmolLM2 135M"], 4, machine), 512).startswith(words[:24])
+
+
+@pytest.mark.parametrize("kv_heads", [8, 1])
+def test_a_region_at_the_right_end_is_named_beside_the_map(kv_heads):
+    picture = CrossoverPanel("Llama 3.1 8B", "H100 SXM", kv_heads=kv_heads).picture
+    arithmetic = picture.regions[2]
+    assert arithmetic.get_text() == "arithmetic" and arithmetic.get_rotation() == 90
+    assert arithmetic.get_position()[0] > picture.map.get_xlim()[1]

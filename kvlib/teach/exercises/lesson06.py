@@ -280,9 +280,6 @@ batch at which the arithmetic on the weights takes at least as long as reading t
         ),
         "16 bits always": _batch_source(*_RATES, "return math.ceil(flops / rate)"),
         "rounds down": _batch_source(*_RATES, "return int(flops * bytes_per_element / (2 * rate))"),
-        "rounds to the nearest": _batch_source(
-            *_RATES, "return round(flops * bytes_per_element / (2 * rate))"
-        ),
         "a whole float": _batch_source(
             *_RATES, "return float(math.ceil(flops * bytes_per_element / (2 * rate)))"
         ),
