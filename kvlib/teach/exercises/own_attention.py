@@ -169,8 +169,8 @@ def _mistakes(q, k, v, wanted):
     seen = torch.ones(G, T, dtype=torch.bool).tril()
     causal = scores.masked_fill(~seen, float("-inf")).softmax(dim=-1) @ v
     yield (
-        "a causal mask takes the group axis for time: all G queries belong to the newest token, "
-        "and it sees every key"
+        "a causal mask takes the G queries for G tokens, one after the other: all of them belong to "
+        "the newest token, and it sees every key"
     ), causal.reshape(B, H, 1, D)
     last = attend(right[0][:, :, :-1], right[1][:, :, :-1])
     yield "the newest key is left out: a token attends to itself too", last
