@@ -60,7 +60,7 @@ class Controls:
             description="Context", tooltips=[f"{c:,} tokens" for c in CONTEXTS],
             style={"button_width": "58px"},
         )  # fmt: skip
-        self.grouped = _list("KV heads (GQA)", _named(grouped_choices(start.preset)), 150)
+        self.grouped = _list("KV heads (GQA)", _named(grouped_choices(start.preset)), 172)
         self.grouped.value = start.grouped
         self.batch = _list("Batch", _named(BATCHES), 118)
         self.batch.value = start.batch
@@ -74,11 +74,15 @@ class Controls:
             description="Measure sweep", tooltip="Measure MHA, GQA and MQA at every second context",
             layout={"width": "130px"},
         )  # fmt: skip
+        self.again = widgets.Button(
+            description="Measure again", tooltip="Measure the selected point again",
+            layout={"width": "118px"},
+        )  # fmt: skip
         self.stop = widgets.Button(
             description="Stop", tooltip="Stop measuring", disabled=True, layout={"width": "70px"}
         )
         self.progress = widgets.IntProgress(
-            value=0, max=1, description="", layout={"width": "190px", "visibility": "hidden"}
+            value=0, max=1, description="", layout={"width": "150px", "visibility": "hidden"}
         )
         self._sync()
         for widget in (self.kind, self.context, self.grouped, self.batch, self.model, self.device,
@@ -89,7 +93,7 @@ class Controls:
                 widgets.HTML(CSS % (width, *style.COLORS.values())),
                 _row(self.kind, self.grouped, self.model, self.batch),
                 _row(self.context),
-                _row(self.dtype, self.device, self.sweep, self.stop, self.progress),
+                _row(self.dtype, self.device, self.again, self.sweep, self.stop, self.progress),
             ]
         )
 

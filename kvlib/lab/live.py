@@ -18,6 +18,7 @@ from kvlib.lab.controls import Controls, device_key, dtype_options
 from kvlib.lab.curves import (
     BATCHES,
     CONTEXTS,
+    ELEMENT_BYTES,
     Overlay,
     Setting,
     View,
@@ -70,9 +71,10 @@ class LiveLab(widgets.VBox):
         super().__init__([self.controls.box, self.image, self.status])
         self.add_class("kvlib-panel")
         self.add_class("kvlib-lab")
-        self.controls.sweep.disabled = not measure
+        self.controls.sweep.disabled = self.controls.again.disabled = not measure
         self.controls.on_change(self._changed)
         self.controls.sweep.on_click(lambda _: self._guarded(self._sweep_clicked))
+        self.controls.again.on_click(lambda _: self._guarded(self._again_clicked))
         self.controls.stop.on_click(lambda _: self._guarded(self.stop))
         self._frame = start.frame
         self._drawn: tuple = ()
@@ -131,15 +133,15 @@ class LiveLab(widgets.VBox):
         self._refresh()
 
     def summary(self) -> str:
-        """Return the panel in words, without anything measured: the same on every machine."""
-        preset, size = self._opened.preset, 2
+        """Return the panel in words, without anything measured: bytes in the element type it opened with."""
+        preset, size = self._opened.preset, ELEMENT_BYTES[self._opened.dtype]
         tokens = ", ".join(
             f"{kind} {preset.with_kv_heads(self._opened.kv_heads(kind)).bytes_per_token(size):,}"
             for kind in style.KINDS
         )
         return (
             f"Live lab: {preset.name}, {preset.num_heads} query heads. Bytes of cache for each "
-            f"token at 16 bits: {tokens}. Run this cell to use the controls and to measure."
+            f"token in {self._opened.dtype}: {tokens}. Run this cell to use the controls and to measure."
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
@@ -166,6 +168,10 @@ class LiveLab(widgets.VBox):
 
     def _wish(self) -> None:
         if self.measurer.want(self.setting):
+            self._start()
+
+    def _again_clicked(self) -> None:
+        if self.measurer.want(self.setting, again=True):
             self._start()
 
     def _sweep_clicked(self) -> None:
@@ -222,7 +228,7 @@ class LiveLab(widgets.VBox):
 
     def _show(self) -> None:
         view = self.view()
-        drawn = (view, len(view.measured))  # points are only ever added
+        drawn = (view, dict(view.measured))
         if drawn != self._drawn:
             self._drawn = ()
             self.picture.update(view)

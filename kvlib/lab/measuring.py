@@ -15,7 +15,7 @@ from kvlib import timing
 from kvlib.devices import free_memory, is_out_of_memory
 from kvlib.lab.curves import Point, Rates, Setting
 from kvlib.lab.style import format_bytes, format_time
-from kvlib.steps import DecodeStep
+from kvlib.steps import CPU_LIMIT, DecodeStep
 from kvlib.timing import Timing
 
 BUDGET_S = 0.4  # for one point, so that a click waits no longer
@@ -38,6 +38,7 @@ class Measurer:
         self.failed: dict[Point, str] = {}
         self.done = self.total = 0  # of the sweep
         self._wish: Setting | None = None
+        self._again: Point | None = None  # measured, and wished anew
         self._sweep: list[Setting] = []
         self._step: DecodeStep | None = None
         self._step_frame = self._ran = ()
@@ -45,12 +46,14 @@ class Measurer:
 
     # Asking -------------------------------------------------------------------------------------
 
-    def want(self, setting: Setting) -> bool:
+    def want(self, setting: Setting, again: bool = False) -> bool:
         """Ask for what is not known yet of a setting; return whether there is anything to do.
 
-        This replaces an older wish. A point that failed is tried again.
+        This replaces an older wish. A point that failed is tried again, a measured
+        one with `again`; its old time stays until then.
         """
         self.failed.pop(setting.point(), None)
+        self._again = setting.point() if again else None
         self._wish = setting if self._missing(setting) else None
         return self._wish is not None
 
@@ -61,7 +64,7 @@ class Measurer:
 
     def stop(self) -> None:
         """Forget everything asked for; a step that is running ends by itself."""
-        self._wish, self._sweep = None, []
+        self._wish, self._again, self._sweep = None, None, []
         self.done = self.total = 0
 
     @property
@@ -103,7 +106,8 @@ class Measurer:
     def _missing(self, setting: Setting) -> bool:
         if (setting.device, setting.dtype) not in self.rates:
             return True
-        return self.steps and setting.point() not in self.points
+        point = setting.point()
+        return self.steps and (point not in self.points or point == self._again)
 
     def rates_of(self, setting: Setting) -> Rates:
         """Return what the device reads and computes a second, measuring it the first time.
@@ -125,6 +129,8 @@ class Measurer:
                 self.rates_of(setting)
             if not self.steps or self.refusal(setting) is not None:
                 return
+            if point == self._again:  # what a busy moment took is no guide to what follows
+                self._slowdown.pop((setting.device, setting.dtype), None)
             step = self._step_for(setting)
             expected = self._expected(setting)
             if setting.frame != self._ran:
@@ -143,7 +149,10 @@ class Measurer:
         except Exception as error:
             if is_out_of_memory(error):
                 self.release()
+            self.points.pop(point, None)
             self.failed[point] = f"Not measured: {_first_line(error)}"
+        finally:
+            self._again = None if point == self._again else self._again
 
     def _step_for(self, setting: Setting) -> DecodeStep:
         """Return the step of this shape; making one allocates nothing."""
@@ -178,10 +187,13 @@ class Measurer:
         step = self._step_for(setting)
         shape = (point.kv_heads, point.context, point.batch)
         if not step.fits(*shape):
+            why = ""
+            if setting.device == "cpu" and step.limit_bytes == CPU_LIMIT:
+                why = " (the course stays under 4 GB, to keep a class's laptops usable)"
             return (
                 f"Not measured: it would need {format_bytes(step.needs(*shape))}; of "
                 f"{format_bytes(free_memory(setting.device))} free here this panel may use "
-                f"{format_bytes(step.limit_bytes)}. The floor alone is drawn."
+                f"{format_bytes(step.limit_bytes)}{why}. The floor alone is drawn."
             )
         if (setting.device, setting.dtype) in self.rates:
             expected = self._expected(setting)

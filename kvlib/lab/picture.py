@@ -6,9 +6,10 @@ drawn once and kept as pixels; an update restores those and draws the rest over 
 
 from __future__ import annotations
 
+import numpy as np
+
 from kvlib.lab import style, words
 from kvlib.lab.curves import CONTEXTS, View
-from kvlib.lab.layout import spread
 from kvlib.lab.panes import Bar, Pane
 
 WIDTH, HEIGHT = 1032, 440
@@ -189,17 +190,37 @@ class LabPicture:
         self.guess.set_data([about.context], [seconds])
         shown = [(self.guess_label, seconds, "your guess")]
         truth = view.measured.get(about.point())
-        if truth:
+        if truth and view.setting.kind == about.kind:
             shown.append((self.truth_label, truth.seconds, f"{about.kind} measured"))
             self.truth_label.set_color(style.TEXT_COLORS[about.kind])
         _, bottom, _, height = pane.box
         right = about.context < 4096  # the side with room
         wanted = [pane.pixel_y(seconds) for _, seconds, _ in shown]
-        placed = spread(wanted, GUESS_GAP, bottom + 10, bottom + height - 10)
         x = pane.pixel_x(about.context) + (12 if right else -12)
-        for (text, seconds, what), y in zip(shown, placed, strict=True):
-            text.set_text(f"{what} {style.format_time(seconds)}")
+        said = [f"{what} {style.format_time(seconds)}" for _, seconds, what in shown]
+        placed: list[float] = []
+        for words_of, y in zip(said, wanted, strict=True):
+            wide = 7 * len(words_of)
+            span = (x - 4, x + wide) if right else (x - wide, x + 4)
+            placed.append(self._clear(y, span, (bottom + 10, bottom + height - 10), placed))
+        for (text, *_), words_of, y in zip(shown, said, placed, strict=True):
+            text.set_text(words_of)
             text.place(x, y, "left" if right else "right")
+
+    def _clear(self, wanted: float, span, limits, taken) -> float:
+        """Return the height nearest the wanted one at which a label covers no line and no label."""
+        low, high = limits
+        heights = [low + 2 * i for i in range(int((high - low) / 2) + 1)]
+        free = [y for y in heights if all(abs(y - other) >= GUESS_GAP for other in taken)]
+        over = []  # the heights of every line over the label's width
+        lines = [*self.time.curves.values(), *self.points.values(), *self.overlays, self.guess]
+        for line in [*lines, self.time.level]:
+            pixels = self.time.axes.transData.transform(line.get_xydata())
+            if len(pixels):
+                along = np.linspace(*span, 25)
+                over += list(np.interp(along, *pixels.T, left=np.nan, right=np.nan))
+        over = np.array([y for y in over if y == y])
+        return min(free, key=lambda y: (np.sum(abs(over - y) < GUESS_GAP / 2), abs(y - wanted)))
 
     def _show_parts(self, view: View, floor, timing) -> None:
         kind = view.setting.kind

@@ -8,6 +8,7 @@ from kvlib.lab.curves import CONTEXTS, View
 from kvlib.lab.style import format_bytes, format_ratio, format_time
 
 BUSY = " Its repeats differ by more than half: something else keeps this device busy."
+FAR = 4.0  # times its floor: above it no cause is named
 DEVICE_LENGTH = 27  # characters of a device's name that fit over the right half
 
 
@@ -63,6 +64,8 @@ def sentence(view: View) -> str:
         f"the cache is {format_bytes(setting.cache_bytes())} beside "
         f"{format_bytes(setting.weight_bytes())} of weights."
     ]
+    if heads != setting.preset.num_kv_heads:
+        parts.append(_own_kind(setting))
     floor, timing = view.floor, view.timing
     if floor is not None:
         parts.append(_time_part(view, floor, timing))
@@ -74,9 +77,27 @@ def sentence(view: View) -> str:
     return " ".join(parts)
 
 
+def _own_kind(setting) -> str:
+    """Return what the model itself is, where another number of KV heads is selected."""
+    preset, heads = setting.preset, setting.kv_heads()
+    own = preset.num_kv_heads
+    kind = {preset.num_heads: "MHA", 1: "MQA"}.get(own, f"GQA with {own} KV heads")
+    here = f"{setting.kind} with {heads} KV {'head' if heads == 1 else 'heads'}"
+    return f"{preset.name} is {kind}; {here} is this shape with {'fewer' if heads < own else 'more'}."
+
+
+def _left_out(preset) -> str:
+    """Return which weights one step does not read, in brackets; nothing where it reads all."""
+    parts = ["of the experts only the active ones"] if preset.experts is not None else []
+    parts += [] if preset.tie_embeddings else ["without the input embedding, which is looked up"]
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
 def _time_part(view: View, floor, timing) -> str:
+    left_out = _left_out(view.setting.preset)
     bytes_part = (
-        f"{format_time(floor.weights_s)} to read the weights + {format_time(floor.cache_s)} to read the cache"
+        f"{format_time(floor.weights_s)} to read the weights{left_out} + "
+        f"{format_time(floor.cache_s)} to read the cache"
     )
     if floor.bound_by == "arithmetic":
         bytes_part = f"bound by arithmetic, {format_time(floor.compute_s)}; {bytes_part}"
@@ -87,7 +108,7 @@ def _time_part(view: View, floor, timing) -> str:
         f"One decode step took {format_time(timing.seconds)} on {view.device_name}, "
         f"{_times_floor(ratio)} of {format_time(floor.seconds)} ({bytes_part})."
     )
-    busy = BUSY if timing.high > 1.5 * timing.low else ""
+    busy = BUSY if timing.high > 1.5 * timing.low and ratio <= FAR else ""
     return f"{took} {why_far(view, ratio)}{busy}"
 
 
@@ -106,6 +127,8 @@ def why_far(view: View, ratio: float) -> str:
             "The bytes are few for this GPU: starting the step's many small kernels takes longer "
             "than reading them."
         )
+    if ratio > FAR:
+        return "So far above it, this machine is probably busy with other work: measure again."
     if setting.device == "cpu" and setting.dtype != "float32":
         return f"Many CPUs have no fast {setting.dtype} arithmetic and convert every number first."
     if floor.cache_s > floor.weights_s:

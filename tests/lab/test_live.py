@@ -48,6 +48,29 @@ def test_a_toggle_draws_and_measures_its_own_point_only(lab, paper):
     assert len(paper.ran) == 2  # a measured point is not measured again
 
 
+def test_measure_again_measures_the_selected_point_only(lab, paper):
+    lab.sweep(contexts=(128, 8192), kinds=("GQA",))
+    lab.controls.again.click()
+    assert paper.ran[2:] == [("SmolLM2 135M", 3, 8192, 1)]
+    lab.sweep(contexts=(128, 8192), kinds=("GQA",))
+    assert len(paper.ran) == 3
+
+
+def test_far_above_the_floor_no_cause_is_named(lab):
+    from kvlib.lab import words
+
+    assert "probably busy" in words.why_far(lab.view(), 11.0)
+    assert "busy" not in words.why_far(lab.view(), 3.0)
+
+
+def test_the_sentence_names_the_models_own_kind_and_what_is_not_read(lab):
+    lab.controls.model.value = "Llama 2 7B"
+    assert "Llama 2 7B is MHA; GQA with 4 KV heads is this shape with fewer." in status(lab)
+    assert "without the input embedding" in status(lab)
+    lab.controls.model.value = "Mixtral 8x7B"
+    assert "only the active ones" in status(lab) and "Mixtral 8x7B is" not in status(lab)
+
+
 def test_points_of_other_settings_are_kept_apart_and_return(lab):
     lab.controls.kind.value = "MQA"
     lab.controls.batch.value = 2
@@ -223,7 +246,7 @@ def test_what_a_notebook_keeps_is_the_same_on_every_run(lab):
     data = lab._repr_mimebundle_()
     data = data[0] if isinstance(data, tuple) else data
     assert data["text/plain"] == first
-    assert "MHA 69,120, GQA 23,040, MQA 7,680" in first
+    assert "in float32: MHA 138,240, GQA 46,080, MQA 15,360" in first
     assert isinstance(data["image/png"], str) and len(data["image/png"]) < 40_000
     assert "application/vnd.jupyter.widget-view+json" in data
 
