@@ -10,21 +10,22 @@ import math
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Polygon, Rectangle
 from matplotlib.transforms import IdentityTransform
 
 from kvlib.lab import style
 from kvlib.lab.filling_steps import Filling, Frame
 from kvlib.lab.label import Label
 
-WIDTH, HEIGHT = 1032, 432
-TOP, BOTTOM = 352, 52  # of the panes, in pixels from below
+WIDTH, HEIGHT = 1032, 460
+TOP, BOTTOM = 380, 80  # of the panes, in pixels from below
+KEY = 24  # the middle of the colour key
 LEFT, GAP = 112, 24
 NEW, NEW_TEXT, BAND = "#C98A0B", "#7A5200", "#F6E9CB"
-NOT_YET, DROPPED = "#F0EEE7", "#E2DFD5"
-SIGNED = LinearSegmentedColormap.from_list("signed", ["#2B5C8A", "#F4F1EA", "#7C4A1E"])
-SHARE = LinearSegmentedColormap.from_list("share", ["#F4F1EA", "#D9A441", "#5E3A00"])
-FAINT = 0.6  # how much of its colour a held row keeps
+FUTURE, ZERO, HELD, LINES = "#E6E3DA", "#FFFFFF", "#B5B1A5", "#D8D5CA"
+GONE, STRIPES = "#CDCED1", "#85888E"  # striped, as no number is
+SIGNED = LinearSegmentedColormap.from_list("signed", ["#2B5C8A", ZERO, "#7C4A1E"])
+SHARE = LinearSegmentedColormap.from_list("share", [ZERO, "#D9A441", "#5E3A00"])
 
 
 def _rgb(color: str) -> np.ndarray:
@@ -39,15 +40,18 @@ class Pane:
         self.axes = figure.add_axes([left / w, BOTTOM / h, width / w, (TOP - BOTTOM) / h])
         self.axes.set_axis_off()
         self.rows, self.columns, self.left, self.width = rows, columns, left, width
-        empty = np.ones((rows, columns, 3)) * _rgb(NOT_YET)
+        empty = np.ones((rows, columns, 3)) * _rgb(FUTURE)
         self.image = self.axes.imshow(
             empty, extent=(0, columns, rows, 0), aspect="auto", interpolation="nearest"
         )
         self.axes.set(xlim=(0, columns), ylim=(rows, 0))
         if (TOP - BOTTOM) / rows >= 6:
-            self.axes.hlines(range(1, rows), 0, columns, color=style.CARD, linewidth=1)
+            self.axes.hlines(range(1, rows), 0, columns, color=LINES, linewidth=1)
         if width / columns >= 6:
-            self.axes.vlines(range(1, columns), 0, rows, color=style.CARD, linewidth=1)
+            self.axes.vlines(range(1, columns), 0, rows, color=LINES, linewidth=1)
+        self.gone = Polygon([(0, 0)] * 3, fill=False, edgecolor=STRIPES, linewidth=0, hatch="////")
+        self.gone.set(hatch_linewidth=0.8, zorder=2.5)
+        self.axes.add_patch(self.gone)
         self.frame = Rectangle((0, 0), columns, 0, fill=False, edgecolor=NEW, linewidth=1.6)
         self.frame.set(clip_on=False, zorder=5)
         self.axes.add_patch(self.frame)
@@ -57,10 +61,16 @@ class Pane:
 
     def show(
         self, colours: np.ndarray, frame: Frame, shape: str, fate: str, *, kept: bool = False,
-        used: int | None = None,
+        used: int | None = None, gone: list[tuple[int, int]] | None = None,
     ) -> None:  # fmt: skip
-        """Show (rows, columns, 3) colours; frame the new rows, in the first `used` columns."""
+        """Show (rows, columns, 3) colours; frame the new rows, in the first `used` columns.
+
+        `gone` is the outline, (x, y) corners, of what is striped.
+        """
         self.image.set_data(colours)
+        self.gone.set_visible(bool(gone))
+        if gone:
+            self.gone.set_xy(gone)
         outset = 1.2 * self.rows / (TOP - BOTTOM)  # a little over a pixel, so that no row is hidden
         height = frame.end - frame.start + 2 * outset
         self.frame.set_bounds(0, frame.start - outset, self.columns if used is None else used, height)
@@ -110,6 +120,7 @@ class FillingPicture:
         _label(self.figure, LEFT, TOP + 24, "token, position", size=9.5, color=style.MUTED, ha="right")
         self.words = [_label(self.figure, LEFT, 0, size=9, ha="right") for _ in range(rows)]
         self.numbers: list[Label] = []
+        self._draw_key()
 
     def update(self, frame: Frame) -> None:
         """Show one step of one layer: move every artist, then draw."""
@@ -121,9 +132,12 @@ class FillingPicture:
         dropped = "not kept" if new else ""
         for key, values in (("q", frame.q), ("output", frame.output)):
             shape = f"({new}, {size})" if new else ""
-            self.panes[key].show(self._rows(values, frame, False), frame, shape, dropped)
+            gone = [(0, 0), (size, 0), (size, frame.start), (0, frame.start)] if frame.start else None
+            self.panes[key].show(self._rows(values, frame, False), frame, shape, dropped, gone=gone)
         shape = f"({new}, {held})" if new else ""
-        self.panes["weights"].show(self._weights(frame), frame, shape, dropped, used=held)
+        steps = [corner for i in range(frame.start) for corner in ((i + 1, i), (i + 1, i + 1))]
+        gone = [(0, 0), *steps, (0, frame.start)] if frame.start else None
+        self.panes["weights"].show(self._weights(frame), frame, shape, dropped, used=held, gone=gone)
         if "layers" in self.panes:
             shape = f"{self.filling.num_layers} × {held} rows"
             here = f"shown: layer {frame.layer + 1}"
@@ -147,29 +161,57 @@ class FillingPicture:
     # Colours ------------------------------------------------------------------------------------
 
     def _rows(self, values: np.ndarray, frame: Frame, kept: bool) -> np.ndarray:
-        """Return the colours of a (T, D) matrix: full for new rows, faint for held ones."""
+        """Return the colours of a (T, D) matrix; a kept row looks as it did when it was new."""
         most = np.abs(values).max() or 1.0
         colours = SIGNED(0.5 + 0.5 * values / most)[..., :3]
-        before = slice(0, frame.start)
-        if kept:
-            colours[before] = FAINT * colours[before] + (1 - FAINT) * _rgb(DROPPED)
-        else:
-            colours[before] = _rgb(DROPPED)
-        colours[frame.end :] = _rgb(NOT_YET)
+        if not kept:
+            colours[: frame.start] = _rgb(GONE)
+        colours[frame.end :] = _rgb(FUTURE)
         return colours
 
     def _weights(self, frame: Frame) -> np.ndarray:
         colours = SHARE(frame.weights)[..., :3]
         rows, columns = np.indices(frame.weights.shape)
-        colours[(columns > rows) | (rows >= frame.end)] = _rgb(NOT_YET)
-        colours[(columns <= rows) & (rows < frame.start)] = _rgb(DROPPED)
+        colours[(columns > rows) | (rows >= frame.end)] = _rgb(FUTURE)
+        colours[(columns <= rows) & (rows < frame.start)] = _rgb(GONE)
         return colours
 
     def _layers(self, frame: Frame) -> np.ndarray:
-        colours = np.ones((self.filling.num_tokens, self.filling.num_layers, 3)) * _rgb(NOT_YET)
-        colours[: frame.start] = _rgb("#B5B1A5")
+        colours = np.ones((self.filling.num_tokens, self.filling.num_layers, 3)) * _rgb(FUTURE)
+        colours[: frame.start] = _rgb(HELD)
         colours[frame.start : frame.end] = _rgb(NEW)
         return colours
+
+    def _draw_key(self) -> None:
+        """Draw the colour key, from left to right along the lower edge."""
+        x = 12
+        parts = [
+            ({"facecolor": BAND, "edgecolor": NEW, "linewidth": 1.6}, "new in this step"),
+            ({"facecolor": GONE, "edgecolor": STRIPES, "linewidth": 0, "hatch": "////"},
+             "was here, not kept"),
+            ({"facecolor": FUTURE, "linewidth": 0}, "future"),
+        ]  # fmt: skip
+        if "layers" in self.panes:
+            parts.append(({"facecolor": HELD, "linewidth": 0}, "held, by layer"))
+        for look, words in parts:
+            swatch = Rectangle((x, KEY - 6), 18, 12, transform=IdentityTransform(), **look)
+            swatch.set_hatch_linewidth(0.8)
+            self.figure.add_artist(swatch)
+            x = self._name(x + 24, words)
+        for colours, low, high in ((SIGNED, "below 0", "above 0 (white is 0)"), (SHARE, "weight 0", "100%")):
+            x = self._name(x, low, 6)
+            axes = self.figure.add_axes([x / WIDTH, (KEY - 6) / HEIGHT, 60 / WIDTH, 12 / HEIGHT])
+            axes.set_axis_off()
+            axes.imshow(colours(np.linspace(0, 1, 60))[None], aspect="auto")
+            x = self._name(x + 66, high)
+
+    def _name(self, x: float, words: str, gap: int = 20) -> float:
+        """Write words of the key from x on and return where the next part begins."""
+        label = _label(self.figure, x, KEY, words, size=9)
+        renderer = self.figure.canvas.get_renderer()
+        return x + gap + renderer.get_text_width_height_descent(
+            words, label.get_fontproperties(), ismath=False
+        )[0]
 
     # Words --------------------------------------------------------------------------------------
 

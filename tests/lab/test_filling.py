@@ -7,7 +7,7 @@ import torch
 from kvlib import KVCache
 from kvlib.attention import reference_attention
 from kvlib.lab.filling import FillingPanel
-from kvlib.lab.filling_picture import HEIGHT, NEW, WIDTH, _rgb
+from kvlib.lab.filling_picture import FUTURE, GONE, HEIGHT, NEW, WIDTH, ZERO, _rgb
 from kvlib.lab.filling_steps import Filling, causal_weights
 from kvlib.teach.course_model import ByteTokenizer, random_model
 
@@ -52,6 +52,26 @@ def test_a_decode_step_makes_one_row_and_keeps_k_and_v_only(panel):
     assert np.ptp(panes["k"].image.get_array()[:3], axis=(0, 1)).max() > 0  # old keys are there
     numbers = [n.get_text() for n in panel.picture.numbers if n.get_text()]
     assert len(numbers) == 4 and abs(sum(map(int, numbers)) - 100) <= 2
+
+
+def test_a_kept_row_never_changes_its_colour_and_zero_has_one():
+    q, k, v = arrays()[:, 0]
+    k[1] = 0
+    panel = FillingPanel(WORDS, q, k, v, prefill=2)
+    keys, queries = (panel.picture.panes[key] for key in "kq")
+    new = keys.image.get_array()[:2].copy()
+    assert np.allclose(new[1], _rgb(ZERO), atol=0.01) and not queries.gone.get_visible()
+    panel.slider.value = 4
+    assert np.array_equal(keys.image.get_array()[:2], new) and not keys.gone.get_visible()
+    assert queries.gone.get_visible() and queries.gone.get_xy()[:, 1].max() == 4
+
+
+def test_the_key_names_each_colour_and_they_are_far_apart(panel):
+    words = " ".join(label.get_text() for label in panel.picture.labels())
+    for part in ("new in this step", "was here, not kept", "future", "below 0", "above 0", "weight 0"):
+        assert part in words
+    light = [float(_rgb(c) @ [0.2126, 0.7152, 0.0722]) for c in (ZERO, FUTURE, GONE)]
+    assert min(-np.diff(light)) > 0.05
 
 
 def test_the_buttons_walk_to_both_ends_and_stay(panel):

@@ -5,6 +5,8 @@ import numpy as np
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 
 HIDDEN, HEAD_DIM = 5, 4
+CASES = ((6, 1), (0, 1), (8, 40), (2, 40))  # rows held, size of the numbers; no two sizes alike
+SEED = 151  # the third case's scores overflow exp, the fourth's are all far below 0
 
 
 class RowCache:
@@ -31,25 +33,34 @@ class RowCache:
 def attention_row(q, K, V, scale=None) -> np.ndarray:
     """Return softmax(q K^T x scale) V: (1, D), (T, D), (T, D) -> (1, D)."""
     scores = q @ K.T * (HEAD_DIM**-0.5 if scale is None else scale)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True) @ V
+    return _softmax(scores) @ V
 
 
 def _check_step(candidate) -> Verdict:
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(SEED)
     weights = random.normal(size=(3, HIDDEN, HEAD_DIM))
-    cases = ((HEAD_DIM - 1, 1), (6, 1), (0, 1), (6, 300))  # rows held, size of the numbers
-    for held, size in cases:  # the first has as many rows as columns, so that q K can be computed
+    for held, size in CASES:
         x = size * random.normal(size=(1, HIDDEN))
-        K, V = random.normal(size=(2, held, HEAD_DIM))
+        K, V = size * random.normal(size=(2, held, HEAD_DIM))
         q, k, v = (x @ W for W in weights)
         cache = RowCache(K.copy(), V.copy())
-        with np.errstate(all="ignore"):
-            given = candidate(x.copy(), *(W.copy() for W in weights), cache)
-        output = _as_array(given)
+        try:
+            output = _as_array(given := _run(candidate, x, weights, cache))
+        except ValueError:
+            if cache.seq_len > held + 1:
+                return not_yet(_TWICE)
+            if _reads_k_as_it_stands(candidate, x, weights):
+                return not_yet(
+                    "that multiplies q by K as it stands; each score is a product of q with one row "
+                    "of K, so K must be transposed: q @ K.T"
+                )
+            raise
+        all_k, all_v = np.concatenate([K, k]), np.concatenate([V, v])
         if output is None or output.shape != (1, HEAD_DIM):
+            if output is not None and _alike(output, _softmax(q @ all_k.T / HEAD_DIM**0.5)):
+                return not_yet("those are the weights: multiply them by V to get the output")
             return not_yet(f"return one row, (1, {HEAD_DIM}): the weights times V; it returns {show(given)}")
-        wanted = attention_row(q, np.concatenate([K, k]), np.concatenate([V, v]))
+        wanted = attention_row(q, all_k, all_v)
         if not np.allclose(output, wanted, rtol=1e-9):
             return not_yet(_step_mistake(output, q, k, v, K, V))
         if mistake := _cache_mistake(cache, k, v, K, V):
@@ -58,6 +69,44 @@ def _check_step(candidate) -> Verdict:
         "project, append, then attend to every row, the token's own included; also in an empty "
         "cache, and with scores in the thousands"
     )
+
+
+_TWICE = "two rows were appended for one token: call `cache.update` once, it returns both K and V"
+
+
+def _run(candidate, x, weights, cache):
+    with np.errstate(all="ignore"):
+        return candidate(x.copy(), *(W.copy() for W in weights), cache)
+
+
+def _reads_k_as_it_stands(candidate, x, weights) -> bool:
+    """Say whether q K is computed; it only can be when T is D."""
+    K, V = np.random.default_rng(1).normal(size=(2, HEAD_DIM - 1, HEAD_DIM))
+    q, k, v = (x @ W for W in weights)
+    try:
+        output = _as_array(_run(candidate, x, weights, RowCache(K, V)))
+    except ValueError:
+        return False
+    all_k, all_v = np.concatenate([K, k]), np.concatenate([V, v])
+    return output is not None and _alike(output, attention_row(q, all_k.T, all_v))
+
+
+def _alike(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-6)
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    exps = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exps / exps.sum(axis=-1, keepdims=True)
+
+
+def apart(given: np.ndarray, wanted: np.ndarray) -> str:
+    """Write two arrays of one shape, "given, not wanted", with digits enough to tell them apart."""
+    for digits in range(3, 17):
+        pair = [show(np.round(x, digits).tolist(), 120) for x in (given, wanted)]
+        if pair[0] != pair[1]:
+            break
+    return f"{pair[0]}, not {pair[1]}"
 
 
 def _as_array(given) -> np.ndarray | None:
@@ -69,15 +118,26 @@ def _as_array(given) -> np.ndarray | None:
 
 def _step_mistake(output, q, k, v, K, V) -> str:
     """Say which mistake gives this output."""
-    if not np.isfinite(output).all():
-        largest = np.abs(q @ np.concatenate([K, k]).T).max() / HEAD_DIM**0.5
-        return (
-            f"the output is {show(output[0].tolist()[0])} where the scores reach {largest:,.0f}: exp "
-            "overflows. Subtract the largest score before exp"
-        )
     all_k, all_v = np.concatenate([K, k]), np.concatenate([V, v])
     scores = q @ all_k.T / HEAD_DIM**0.5
-    exps = np.exp(scores - scores.max())
+    rows, largest = len(all_k), scores.max()
+    shown = apart(output[0], attention_row(q, all_k, all_v)[0])
+    if not np.isfinite(output).all():
+        if largest > 709:
+            return (
+                f"where the largest score is {largest:,.0f} the output is {shown}: exp overflows. "
+                "Subtract the largest score before exp"
+            )
+        if largest < -700:
+            return (
+                f"where the largest score is {largest:,.0f} the output is {shown}: every exp is 0, "
+                "and 0 / 0 is nan. Subtract the largest score, also a negative one"
+            )
+        return (
+            f"with {len(K)} rows in the cache the output is {shown}, though no score is above "
+            f"{largest:.1f}: look for a division by 0 or a logarithm of a negative number"
+        )
+    exps = np.exp(scores - largest)
     mistakes = []
     if len(K):
         mistakes.append((
@@ -85,6 +145,8 @@ def _step_mistake(output, q, k, v, K, V) -> str:
             "that attends to the old rows alone: the new token attends to itself too. Append its "
             "k and v first, then attend",
         ))  # fmt: skip
+        twice = [np.concatenate([x, x[-1:]]) for x in (all_k, all_v)]
+        mistakes.append((attention_row(q, *twice), _TWICE))
         mistakes.append((
             v,
             "that attends to the new row alone: use all rows, which `cache.update` returns",
@@ -94,6 +156,26 @@ def _step_mistake(output, q, k, v, K, V) -> str:
         (
             attention_row(q, all_k, all_v, 1 / HEAD_DIM),
             "the scores are divided by D; the formula divides by its square root",
+        ),
+        (
+            attention_row(q, all_k, all_v, rows**-0.5),
+            "divide by sqrt(D), not sqrt(T): the scale belongs to the head, not to the rows",
+        ),
+        (
+            attention_row(q, all_k, all_v, HIDDEN**-0.5),
+            "divide by sqrt(D), not sqrt(C): a score sums D products, the width of q and K",
+        ),
+        (
+            attention_row(q, all_k, all_v, HEAD_DIM**0.5),
+            "the scores are multiplied by sqrt(D); the formula divides",
+        ),
+        (
+            attention_row(q, all_k, all_v, 1.0) / HEAD_DIM**0.5,
+            "the scale comes after the softmax, so the weights no longer sum to 1: divide the scores",
+        ),
+        (
+            attention_row(q, all_k, all_v) / HEAD_DIM**0.5,
+            "that divides by sqrt(D) twice: the scores once, and not the weights or the output",
         ),
         (
             all_v.sum(axis=0, keepdims=True),
@@ -112,22 +194,19 @@ def _step_mistake(output, q, k, v, K, V) -> str:
             attention_row(k, all_k, all_v),
             "the new key asks its own question: the scores need q = x W_Q, not k",
         ),
-        (exps / exps.sum(), "those are the weights: multiply them by V to get the output"),
         (exps @ all_v, "the weights do not sum to 1: divide by the sum of the exps"),
         (scores @ all_v, "the scores mix the values without a softmax"),
     ]
-    if all_k.shape[0] == all_k.shape[1]:
-        mistakes.append((
-            attention_row(q, all_k.T, all_v),
-            "that multiplies q by K as it stands; each score is a product of q with one row of K, "
-            "so K must be transposed: q @ K.T",
-        ))  # fmt: skip
     for wrong, meaning in mistakes:
-        if np.allclose(output, wrong, rtol=1e-6):
+        if _alike(output, wrong):
             return meaning
+    if abs(largest) > 700:
+        return (
+            f"right for small scores, but where the largest is {largest:,.0f} the output is {shown}: "
+            "subtract the largest score before exp, without clipping"
+        )
     return (
-        f"with {len(K)} rows in the cache the output is {show(output.round(3).tolist()[0])}, not "
-        f"{show(attention_row(q, all_k, all_v).round(3).tolist()[0])}: check each line's shape and "
+        f"with {len(K)} rows in the cache the output is {shown}: check each line's shape and "
         "formula, one by one"
     )
 
@@ -140,6 +219,8 @@ def _cache_mistake(cache, k, v, K, V) -> str | None:
             f"the output is right, but the cache still holds {held} rows: the next token would "
             "miss this one. Append with `cache.update`"
         )
+    if cache.seq_len == held + 2:
+        return f"the output is right, but {_TWICE}"
     if cache.seq_len != held + 1:
         return f"the cache went from {held} rows to {cache.seq_len}: one token appends one row"
     if not np.allclose(cache.K[-1], k) or not np.allclose(cache.V[-1], v):
@@ -206,6 +287,23 @@ scores in the thousands.""",
         "attends, then appends": _step_source("    K, V = cache.K, cache.V\n")
         .replace("    return weights @ V\n", "    cache.update(k, v)\n    return weights @ V\n"),
         "not scaled": _step_source(scores="q @ K.T"),
+        "scaled by sqrt(T)": _step_source(scores="q @ K.T / len(K) ** 0.5"),
+        "scaled by sqrt(C)": _step_source(scores="q @ K.T / x_new.shape[-1] ** 0.5"),
+        "scaled after the softmax": _step_source(
+            scores="q @ K.T", after="    weights = weights / q.shape[-1] ** 0.5\n"
+        ),
+        "scaled twice": _step_source(after="    weights = weights / q.shape[-1] ** 0.5\n"),
+        "multiplied by the root": _step_source(scores="q @ K.T * q.shape[-1] ** 0.5"),
+        "clipped": _step_source(
+            softmax=_SOFTMAX.replace("scores - scores.max(axis=-1, keepdims=True)",
+                                     "np.clip(scores, -80, 80)")
+        ),
+        "absolute max": _step_source(
+            softmax=_SOFTMAX.replace("scores.max(", "np.abs(scores).max(")
+        ),
+        "appended twice, then attended": _step_source(
+            "    cache.update(k, v)\n    K, V = cache.update(k, v)\n"
+        ),
         "scaled by D": _step_source(scores="q @ K.T / q.shape[-1]"),
         "K not transposed": _step_source(scores="q @ K / q.shape[-1] ** 0.5"),
         "softmax over the wrong axis": _step_source(softmax=_SOFTMAX.replace("axis=-1", "axis=0")),

@@ -6,7 +6,7 @@ import numbers
 import numpy as np
 
 from kvlib.memory import MODELS
-from kvlib.teach.exercises.attending import STEP
+from kvlib.teach.exercises.attending import STEP, apart
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 
 # scores, element type; each finds a mistake that those before let pass
@@ -47,26 +47,45 @@ def _check_softmax(candidate) -> Verdict:
         if not np.array_equal(handed, scores):
             return not_yet(f"{case} it changed the scores it was given: make a new array instead of `-=`")
         wanted = softmax(scores.astype(np.float64))
-        if not np.allclose(weights, wanted, rtol=0, atol=2e-3 if dtype == "float16" else 1e-6):
-            shown = show(np.round(weights, 3).tolist())
-            return not_yet(f"{_softmax_mistake(scores, weights, wanted)}; {case} it gives {shown}")
+        if not np.allclose(weights, wanted, rtol=0, atol=_tolerance(scores)):
+            mistake = _softmax_mistake(scores, weights, wanted)
+            return not_yet(f"{mistake}; {case} it gives {apart(weights, wanted)}")
     return correct("no overflow, no 0 / 0, every row for itself")
+
+
+def _tolerance(scores: np.ndarray) -> float:
+    """Return how far rounding may take a weight: log-sum-exp rounds at the size of the scores."""
+    largest = np.abs(scores[np.isfinite(scores)]).max()
+    return max(1e-6, 4 * float(np.finfo(scores.dtype).eps) * float(largest))
 
 
 def _softmax_mistake(scores, weights, wanted) -> str:
     """Say which mistake gives these weights."""
     exact = scores.astype(np.float64)
+    limit = math.log(float(np.finfo(scores.dtype).max))
     if not np.isfinite(weights).all():
-        if weights.ndim == 2 and np.isfinite(weights).any():
+        if weights.ndim == 2 and np.isfinite(weights).any() and exact.min() < -limit:
             return (
                 "one maximum for the whole array leaves a row far below it with nothing but "
                 "zeros: subtract each row's own"
+            )
+        if not np.isfinite(exact).all():
+            return (
+                "the score of minus infinity spoils its row, though its exp is just 0: what you "
+                "subtract must be finite. Take the row's largest score itself, no abs, mean or min"
             )
         if (exact < 0).all():
             return "every exp is 0, and 0 / 0 is nan: subtract the largest score, also a negative one"
         if exact.max() == 200:
             return "exp still overflows: only the largest score makes every exponent 0 or less"
-        return "exp overflows to inf, and inf / inf is nan: subtract the largest score first"
+        if exact.max() > limit:
+            return "exp overflows to inf, and inf / inf is nan: subtract the largest score first"
+        return "no exp of these scores overflows: look for a division by 0 or a logarithm of 0"
+    if (weights == 0).all(axis=-1).any():
+        return (
+            "every weight of a row is 0, but a row sums to 1: turning nan into 0 only hides "
+            "inf / inf or 0 / 0"
+        )
     with np.errstate(all="ignore"):
         exps = np.exp(exact - exact.max(axis=-1, keepdims=True))
         if np.allclose(weights, exps) or np.allclose(weights, np.exp(exact)):
@@ -81,7 +100,11 @@ def _softmax_mistake(scores, weights, wanted) -> str:
     ranked = np.take_along_axis(weights, order, axis=-1)
     distinct = np.diff(np.take_along_axis(exact, order, axis=-1), axis=-1) > 0
     if weights.ndim == 1 and (distinct & (np.diff(ranked) == 0) & (np.diff(np.sort(wanted)) > 0.1)).any():
+        if np.abs(exact).max() < 50:
+            return "different scores get equal weights"
         return "different scores get equal weights: clipping changes the result, subtracting does not"
+    if np.abs(weights - wanted).max() < 0.01:
+        return "close, but further off than rounding: is something added to the sum or left out?"
     return "compare with exp(score - max) / sum, worked out by hand"
 
 
@@ -122,6 +145,16 @@ weight 0; every row has a score that is finite.""",
         "absolute max": _softmax_source(
             "finite = np.where(np.isfinite(scores), scores, 0)",
             "exps = np.exp(scores - np.abs(finite).max(axis=-1, keepdims=True))", _DIVIDE,
+        ),
+        "absolute max of a masked row": _softmax_source(
+            "exps = np.exp(scores - np.abs(scores).max(axis=-1, keepdims=True))", _DIVIDE
+        ),
+        "nan replaced": _softmax_source(
+            "exps = np.exp(scores)", "return np.nan_to_num(exps / exps.sum(axis=-1, keepdims=True))"
+        ),
+        "something added to the sum": _softmax_source(
+            "exps = np.exp(scores - scores.max(axis=-1, keepdims=True))",
+            "return exps / (exps.sum(axis=-1, keepdims=True) + 1e-3)",
         ),
         "over the columns": _softmax_source(
             "exps = np.exp(scores - scores.max(axis=0))", "return exps / exps.sum(axis=0)"
