@@ -132,6 +132,11 @@ class LiveLab(widgets.VBox):
         self._overlays[label] = Overlay(label, dict(seconds), color, recorded)
         self._refresh()
 
+    def remove_overlay(self, label: str) -> None:
+        """Take one curve off the picture; nothing happens where there is none."""
+        self._overlays.pop(label, None)
+        self._refresh()
+
     def summary(self) -> str:
         """Return the panel in words, without anything measured: bytes in the element type it opened with."""
         preset, size = self._opened.preset, ELEMENT_BYTES[self._opened.dtype]

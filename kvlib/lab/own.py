@@ -33,6 +33,7 @@ def lay_over(
     except Exception as error:
         reason = f"It raised {type(error).__name__}: {error}"
     if reason is not None:
+        lab.remove_overlay(f"yours, {setting.kind}")  # an older curve is not this function's
         lab.sweep(contexts, [setting.kind])
         return f"{reason} The lab shows kvlib's attention alone."
     step = DecodeStep(setting.preset, device=setting.device, dtype=getattr(torch, setting.dtype))
@@ -68,7 +69,7 @@ def _not_measured(attend, setting) -> str | None:
         torch.randn(2, n, t, dim, generator=random).to(device, dtype)
         for n, t in ((heads, 1), (kv_heads, 7), (kv_heads, 7))
     )
-    given = attend(q, k, v, None)
+    given = attend(q.clone(), k.clone(), v.clone(), None)  # it may write into what it is given
     if given is ...:
         return "Your attention is still to be written."
     if not isinstance(given, Tensor) or given.shape != q.shape:

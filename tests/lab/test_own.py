@@ -112,3 +112,19 @@ def test_a_real_step_of_a_small_shape(monkeypatch, tmp_path):
     lab = LiveLab(tiny, device="cpu", dtype="float32")
     said = lay_over(lab, attention(exercise_answers()["solution"]), contexts=(128,))
     assert drawn(lab)[128] > 0 and "with yours and" in said
+
+
+def test_a_wrong_function_takes_the_older_ones_curve_away(lab):
+    lay_over(lab, attention(exercise_answers()["solution"]), contexts=(512,))
+    assert drawn(lab) == {512: 2.0}
+    lay_over(lab, lambda q, k, v, mask: q * float("nan"), contexts=(512,))
+    assert drawn(lab) == {}
+
+
+def test_a_function_that_writes_into_its_inputs_is_judged_by_the_real_ones(lab, paper):
+    def emptied(q, k, v, mask):
+        v.zero_()
+        return q * 0
+
+    assert "other numbers" in lay_over(lab, emptied, contexts=(512,))
+    assert paper.with_own == []

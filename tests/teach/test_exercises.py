@@ -145,3 +145,15 @@ def test_a_verdict_is_wrapped_between_words_where_a_cell_shows_it():
     verdict = not_yet("a word " * 40)
     assert max(len(line) for line in repr(verdict).splitlines()) <= 76
     assert repr(verdict).split() == str(verdict).split()
+
+
+def test_an_error_that_cannot_be_printed_is_still_explained():
+    class Silent(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def candidate(*args, **options):
+        raise Silent
+
+    for key in ("00-decode-shapes", "05-grouped-attention"):
+        assert "Silent" in str(find(key).check(candidate))

@@ -88,7 +88,10 @@ class Exercise:
         try:
             return self.judge(_watched(candidate))
         except BaseException as error:
-            return _explained(error, candidate)
+            try:
+                return _explained(error, candidate)
+            except Exception:  # an error that cannot even be printed
+                return not_yet(f"your code raised {type(error).__name__}")
 
 
 def define(name: str, source: str, filename: str = "<cell>"):
