@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-
 import ipywidgets as widgets
 import torch
 
@@ -14,6 +12,7 @@ from kvlib.lab import style
 from kvlib.lab.controls import CSS, _list, _row, device_key, dtype_options
 from kvlib.lab.crossover_picture import BATCHES, CONTEXTS, HEIGHT, WIDTH, CrossoverPicture
 from kvlib.lab.curves import ELEMENT_BYTES
+from kvlib.lab.panel import PicturePanel
 from kvlib.lab.words import shortened
 from kvlib.memory import DEVICES, MODELS
 from kvlib.steps import DecodeStep
@@ -22,7 +21,7 @@ LONGEST_S = 5.0  # a step whose floor says more is not run
 DATA_SHEET_DTYPE = "bfloat16"  # what the presets' FLOP rates are for
 
 
-class CrossoverPanel(widgets.VBox):
+class CrossoverPanel(PicturePanel):
     """Show what dominates a decode step by batch and context, from measured or data sheet rates.
 
     `preset` is a name in MODELS without experts, `device` a device of this machine (measured) or a
@@ -114,13 +113,6 @@ class CrossoverPanel(widgets.VBox):
             "Run this cell to use the controls."
         )
 
-    def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
-        bundle = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        data, *metadata = bundle if isinstance(bundle, tuple) else (bundle,)
-        data = {**(data or {}), "text/plain": self.summary()}
-        data["image/png"] = style.saved_png(self.picture.image())
-        return (data, *metadata) if metadata else data
-
     # Events -------------------------------------------------------------------------------------
 
     def _changed(self, change) -> None:
@@ -185,9 +177,6 @@ class CrossoverPanel(widgets.VBox):
         self.picture.update(case, context, batch, found, self.dtype.value)
         self.image.value = self.picture.png()
         self._write(f"{step.sentence(case, context, batch, found)} {more}".strip())
-
-    def _write(self, text: str) -> None:
-        self.status.value = f'<p role="status" aria-live="polite">{html.escape(text)}</p>'
 
     def _guarded(self, action) -> None:
         try:

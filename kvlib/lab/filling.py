@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 import ipywidgets as widgets
@@ -10,6 +9,7 @@ import ipywidgets as widgets
 from kvlib.lab import style
 from kvlib.lab.filling_picture import HEIGHT, WIDTH, FillingPicture
 from kvlib.lab.filling_steps import Filling, Frame
+from kvlib.lab.panel import PicturePanel
 from kvlib.lab.watching import watch_attention
 
 CSS = f"""<style>
@@ -23,7 +23,7 @@ CSS = f"""<style>
 </style>"""
 
 
-class FillingPanel(widgets.VBox):
+class FillingPanel(PicturePanel):
     """Show word, query, K, V, weights and output of every step, one step at a time.
 
     `words` are the T words or tokens of a text; `q`, `k`, `v` its arrays (T, D), or (L, T, D) for
@@ -95,13 +95,6 @@ class FillingPanel(widgets.VBox):
             "Run this cell to step through it with Previous, Next or the slider."
         )
 
-    def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
-        bundle = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        data, *metadata = bundle if isinstance(bundle, tuple) else (bundle,)
-        data = {**(data or {}), "text/plain": self.summary()}
-        data["image/png"] = style.saved_png(self.picture.image())
-        return (data, *metadata) if metadata else data
-
     def _move(self, by: int) -> None:
         """Go on or back; at either end stay, so that a button keeps the keyboard's focus."""
         goal = self.slider.value + by
@@ -116,9 +109,6 @@ class FillingPanel(widgets.VBox):
         self.picture.update(frame)
         self.image.value = style.png(self.picture.image())
         self._write(self.filling.sentence(frame))
-
-    def _write(self, text: str) -> None:
-        self.status.value = f'<p role="status" aria-live="polite">{html.escape(text)}</p>'
 
     def _guarded(self, action) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -27,13 +26,14 @@ from kvlib.lab.curves import (
     usual_group,
 )
 from kvlib.lab.measuring import Measurer
+from kvlib.lab.panel import PicturePanel
 from kvlib.lab.picture import HEIGHT, WIDTH, LabPicture
 from kvlib.memory import ModelPreset
 
 SWEEP = CONTEXTS[::2]
 
 
-class LiveLab(widgets.VBox):
+class LiveLab(PicturePanel):
     """Show cache and step time for every setting, drawn from arithmetic at once and measured after.
 
     `preset` is a name in MODELS or a ModelPreset; `device` and `dtype` default to this machine's
@@ -151,11 +151,8 @@ class LiveLab(widgets.VBox):
 
     def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
         bundle = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        data, *metadata = bundle if isinstance(bundle, tuple) else (bundle,)
-        data = {**(data or {}), "text/plain": self.summary()}
-        data["image/png"] = style.saved_png(self.picture.image())
         self._guarded(self._wish)  # the first point is measured once the panel is on the screen
-        return (data, *metadata) if metadata else data
+        return bundle
 
     # Events -------------------------------------------------------------------------------------
 
@@ -246,9 +243,6 @@ class LiveLab(widgets.VBox):
         """Announce something that takes longer than a moment, with the progress bar beside it."""
         self.controls.show_progress(self.measurer.done, self.measurer.total or 1)
         self._write(f"{words.sentence(self.view())} {text}")
-
-    def _write(self, text: str) -> None:
-        self.status.value = f'<p role="status" aria-live="polite">{html.escape(text)}</p>'
 
     def _failed(self, error: Exception) -> None:
         self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 
 import ipywidgets as widgets
@@ -12,6 +11,7 @@ from kvlib.lab import memory_words, style
 from kvlib.lab.curves import CONTEXTS
 from kvlib.lab.memory_picture import HEIGHT, WIDTH, MemoryPicture
 from kvlib.lab.memory_view import BITS, MOST_REQUESTS, MemorySetting
+from kvlib.lab.panel import PicturePanel
 from kvlib.lab.words import shortened
 from kvlib.memory import DEVICES, MODELS, DevicePreset, ModelPreset
 
@@ -37,7 +37,7 @@ CSS = f"""<style>
 HERE = "this machine"
 
 
-class MemoryPanel(widgets.VBox):
+class MemoryPanel(PicturePanel):
     """Show weights, cache and free memory of any preset on any device, and how many requests fit.
 
     `model` is a name in MODELS or a ModelPreset, `device` a name in DEVICES, a DevicePreset, or a
@@ -117,13 +117,6 @@ class MemoryPanel(widgets.VBox):
             return f"Memory panel: {memory_words.sentence(setting)}"
         return f"Memory panel: {memory_words.setting_line(setting)}, on {HERE}."
 
-    def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
-        bundle = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        data, *metadata = bundle if isinstance(bundle, tuple) else (bundle,)
-        data = {**(data or {}), "text/plain": self.summary()}
-        data["image/png"] = style.saved_png(self.picture.image())
-        return (data, *metadata) if metadata else data
-
     def _refresh(self) -> None:
         """Draw the setting and say it; what goes wrong is said too."""
         try:
@@ -136,9 +129,6 @@ class MemoryPanel(widgets.VBox):
             self._write(memory_words.sentence(setting))
         except Exception as error:
             self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")
-
-    def _write(self, text: str) -> None:
-        self.status.value = f'<p role="status" aria-live="polite">{html.escape(text)}</p>'
 
     def _device_options(self) -> list[tuple[str, str]]:
         names = []

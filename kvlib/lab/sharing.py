@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import html
-
 import ipywidgets as widgets
 
-from kvlib.lab import style
+from kvlib.lab.panel import PicturePanel
 from kvlib.lab.sharing_picture import HEIGHT, WIDTH, SharingPicture
 from kvlib.lab.sharing_view import RIGHT, TILE, Sharing, kind_of, sharing_presets
 from kvlib.memory import ModelPreset
@@ -31,7 +29,7 @@ CSS = f"""<style>
 </style>"""
 
 
-class SharingPanel(widgets.VBox):
+class SharingPanel(PicturePanel):
     """Show the heads of a model's shape, who reads whom, bytes a token, and the folded shapes.
 
     `preset` is a name in MODELS or a ModelPreset of at most 71 query heads, `num_kv_heads` any
@@ -126,13 +124,6 @@ class SharingPanel(widgets.VBox):
             "Run this cell to step through the heads and to change their number."
         )
 
-    def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
-        bundle = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        data, *metadata = bundle if isinstance(bundle, tuple) else (bundle,)
-        data = {**(data or {}), "text/plain": self.summary()}
-        data["image/png"] = style.saved_png(self.picture.image())
-        return (data, *metadata) if metadata else data
-
     def _new_shape(self) -> None:
         """Offer the new model's KV heads and query heads, then draw once."""
         preset = self.presets[self.model.value]
@@ -157,9 +148,6 @@ class SharingPanel(widgets.VBox):
         self.picture.update(it)
         self.image.value = self.picture.png()
         self._write(it.sentence())
-
-    def _write(self, text: str) -> None:
-        self.status.value = f'<p role="status" aria-live="polite">{html.escape(text)}</p>'
 
     def _guarded(self, action) -> None:
         try:
