@@ -2,6 +2,7 @@
 
 import torch
 
+from kvlib import reference_attention
 from kvlib.allocations import Allocations
 
 
@@ -33,3 +34,38 @@ def test_a_product_of_an_expand_copies_it():
     q, k = torch.zeros(2, 2, 3, 1, 4), torch.zeros(2, 2, 5, 4)
     wide = k[:, :, None].expand(2, 2, 3, 5, 4)
     assert watched(lambda: q @ wide.transpose(3, 4)).largest.nbytes == 3 * k.nbytes
+
+
+def test_the_peak_is_what_lives_at_once_not_all_that_was_made():
+    k = torch.zeros(1000)
+    one = k.nbytes
+
+    def keep():
+        kept = [k + i for i in range(5)]
+        del kept
+
+    def chain():
+        x = k + 1
+        for _ in range(5):
+            x = x + 1  # the old one lives until the new one is there
+
+    assert watched(lambda: [(k + 1).sum().item() for _ in range(5)]).peak < 1.1 * one
+    assert watched(chain).peak == 2 * one
+    assert watched(keep).peak == 5 * one
+    assert watched(lambda: k.add_(1)).peak == 0
+
+
+def test_a_view_keeps_the_memory_of_what_is_gone():
+    k = torch.zeros(1000)
+
+    def views():
+        kept = [(k + i)[:1] for i in range(3)]
+        del kept
+
+    assert watched(views).peak == 3 * k.nbytes
+
+
+def test_the_formula_of_attention_holds_two_score_matrices_or_three():
+    q, k, v = torch.randn(3, 1, 2, 64, 4)
+    scores = 2 * 64 * 64 * 4
+    assert 2 * scores <= watched(lambda: reference_attention(q, k, v)).peak <= 3.2 * scores
