@@ -2,6 +2,8 @@
 
 from kvlib.caches.concat import KVCache
 from kvlib.caches.contract import Cache
+from kvlib.caches.latent import LatentKVCache
+from kvlib.caches.quantized import QuantizedKVCache
 from kvlib.caches.static import StaticKVCache
 
-__all__ = ["Cache", "KVCache", "StaticKVCache"]
+__all__ = ["Cache", "KVCache", "LatentKVCache", "QuantizedKVCache", "StaticKVCache"]

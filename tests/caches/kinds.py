@@ -9,6 +9,8 @@ import torch
 
 from kvlib import KVCache, Model, StaticKVCache, attention_with_kv_cache
 from kvlib.caches import Cache
+from kvlib.caches.latent import LatentKVCache
+from tests.caches.latent_pairs import of_pairs
 
 
 def held_tensors(thing) -> list[torch.Tensor]:
@@ -73,7 +75,9 @@ def bits(x: torch.Tensor) -> bytes:
     return x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
+LATENT_OF_PAIRS = of_pairs(LatentKVCache)
 KINDS = (
     Kind("KVCache", lambda room: KVCache()),
     Kind("StaticKVCache", StaticKVCache, limited=True, fixed=True),
+    Kind("LatentKVCache", lambda room: LATENT_OF_PAIRS()),
 )
