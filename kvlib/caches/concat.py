@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -44,11 +47,9 @@ class KVCache(Cache):
             k, v = self._kv
             self._set((_own(k[:, :, :length]), _own(v[:, :, :length])))
 
-    def fork(self) -> KVCache:
+    def fork(self) -> Self:
         """Return an independent cache; the rows so far are shared, as no one writes to them."""
-        other = KVCache()
-        other._kv, other._rows, other._seq_len = self._kv, self._rows, self._seq_len
-        return other
+        return copy.copy(self)
 
     @property
     def nbytes(self) -> int:

@@ -8,7 +8,7 @@ nothing of queries, of rotary positions, or of the other layers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -38,7 +38,19 @@ class Cache(ABC):
     - `stored_len`, the rows held (fewer than `seq_len` once a window drops rows);
     - the rotary position of a token, which belongs to the model: its index in the sequence
       less the padding in front of it.
+
+    Three things a cache says of itself, for those who run a model on it:
+
+    - `keys`: "rotated", or "unrotated" where it is given keys from before RoPE and the model
+      turns them by their place in the cache. Such a cache has `sinks` and `window` as well;
+    - `crops_back`: whether `crop` can return to every earlier length. The length before the last
+      update can always be returned to;
+    - `takes_padding`: whether the rows of a batch may begin with padding.
     """
+
+    keys = "rotated"
+    crops_back = True
+    takes_padding = True
 
     def __init__(self) -> None:
         self._rows: Rows | None = None
@@ -57,12 +69,24 @@ class Cache(ABC):
     def reset(self) -> None:
         """Forget every token; buffers may stay."""
 
-    @abstractmethod
-    def crop(self, length: int) -> None:
-        """Keep the first `length` tokens. Raises ValueError for a negative or longer length."""
+    def release(self) -> None:
+        """Forget every token and free the memory: as new, the next rows may have another shape.
+
+        A cache whose buffers survive `reset` overrides this.
+        """
+        self.reset()
+        self._rows = None
 
     @abstractmethod
-    def fork(self) -> Cache:
+    def crop(self, length: int) -> None:
+        """Keep the first `length` tokens. Raises ValueError for a negative or longer length.
+
+        Also where a window has let go rows that later queries need; never for the length before
+        the last update.
+        """
+
+    @abstractmethod
+    def fork(self) -> Self:
         """Return a copy that is independent in meaning and shares storage where it can."""
 
     @property
@@ -79,6 +103,10 @@ class Cache(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes of memory really held for keys and values."""
+
+    def positions(self, length: int) -> int:
+        """Say how many rotary positions the model needs for a text of `length` tokens."""
+        return length
 
     def visible(self, num_new: int, num_keys: int, device: torch.device) -> Tensor | None:
         """Say which returned keys each of the new queries sees, where causal order is not all.
@@ -101,18 +129,14 @@ class Cache(ABC):
             if not x.dtype.is_floating_point:
                 raise ValueError(f"{name} has dtype {x.dtype}; keys and values are floating point")
         if k_new.shape != v_new.shape:
-            raise ValueError(
-                f"k_new {tuple(k_new.shape)} and v_new {tuple(v_new.shape)} differ in shape"
-            )
+            raise ValueError(f"k_new {tuple(k_new.shape)} and v_new {tuple(v_new.shape)} differ in shape")
         if Rows.of(k_new) != Rows.of(v_new):
             raise ValueError(
                 f"k_new ({k_new.dtype}, {k_new.device}) and v_new ({v_new.dtype}, {v_new.device}) "
                 "differ in dtype or device"
             )
         if self._rows is not None and (new := Rows.of(k_new)) != self._rows:
-            field, was, got = next(
-                (f, a, b) for f, a, b in zip(Rows._fields, self._rows, new) if a != b
-            )
+            field, was, got = next((f, a, b) for f, a, b in zip(Rows._fields, self._rows, new) if a != b)
             raise ValueError(
                 f"this cache holds rows with {field} {was}, the new ones have {got}; "
                 "make a new cache for them"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -66,19 +69,23 @@ class StaticKVCache(Cache):
         """Forget every token; the buffer stays where it is."""
         self._seq_len = 0
 
+    def release(self) -> None:
+        """Forget every token and free the buffer; the next rows may have another shape."""
+        self._seq_len = 0
+        self._k = self._v = self._rows = None
+
     def crop(self, length: int) -> None:
         """Keep the first `length` tokens; the slots behind them are free to be written again."""
         self._seq_len = self._checked_length(length)
 
     @torch.no_grad()
-    def fork(self) -> StaticKVCache:
+    def fork(self) -> Self:
         """Return a copy with a buffer of its own; only the used rows are copied."""
-        other = StaticKVCache(self.max_seq_len)
+        other = copy.copy(self)
         if self._k is not None:
             other._allocate(self._k)
             other._k[:, :, : self._seq_len] = self._k[:, :, : self._seq_len]
             other._v[:, :, : self._seq_len] = self._v[:, :, : self._seq_len]
-            other._seq_len = self._seq_len
         return other
 
     @property
