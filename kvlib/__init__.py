@@ -6,7 +6,14 @@ from kvlib.attention import (
     grouped_attention,
     reference_attention,
 )
-from kvlib.caches import Cache, KVCache, QuantizedKVCache, StaticKVCache
+from kvlib.caches import (
+    Cache,
+    KVCache,
+    LatentKVCache,
+    QuantizedKVCache,
+    SlidingWindowKVCache,
+    StaticKVCache,
+)
 from kvlib.generation import generate, stream
 from kvlib.memory import DEVICES, MODELS, kv_cache_bytes
 from kvlib.model import Model, ModelConfig
@@ -17,9 +24,11 @@ __all__ = [
     "MODELS",
     "Cache",
     "KVCache",
+    "LatentKVCache",
     "Model",
     "ModelConfig",
     "QuantizedKVCache",
+    "SlidingWindowKVCache",
     "StaticKVCache",
     "attention_with_kv_cache",
     "causal_mask",
