@@ -137,6 +137,8 @@ def attention_with_kv_cache(
         raise ValueError(f"{q.shape[2]} queries came with {k_new.shape[2]} keys; one each is needed")
     if valid is not None:
         _check_valid(valid, q, getattr(cache, "seq_len", None))
+        if not getattr(cache, "takes_padding", True):
+            raise ValueError("this cache keeps the first rows as sinks; none of them may be padding")
     k, v = cache.update(k_new, v_new)  # first append, then attend: a token sees itself
     num_new, num_keys = q.shape[2], k.shape[2]
     visible = getattr(cache, "visible", None)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from kvlib.caches import StaticKVCache
+from kvlib.caches.contract import positions_needed
+from kvlib.caches.rollback import unchanged_on_failure
 from kvlib.model import Model
 
 
@@ -47,15 +49,11 @@ def prefill(
         raise ValueError("tokens must be an int64 tensor of shape (batch, new tokens)")
     if tokens.shape[1] == 0:
         raise ValueError("the prompt is empty; give at least one token")
-    starts = [cache.seq_len for cache in caches]
-    try:
-        for chunk in tokens.split(chunk_size or tokens.shape[1], dim=1):
+    chunks = tokens.split(chunk_size or tokens.shape[1], dim=1)
+    # Half a prompt is of no use, and a second try would append it again.
+    with unchanged_on_failure(caches, updates=len(chunks)):
+        for chunk in chunks:
             logits = model(chunk, caches, left_padding=left_padding, last_only=True)
-    except BaseException:  # half a prompt is of no use, and a second try would append it again
-        for cache, start in zip(caches, starts):
-            if cache.seq_len > start and hasattr(cache, "crop"):
-                cache.crop(start)
-        raise
     return logits[:, -1]
 
 
@@ -145,10 +143,10 @@ def _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size)
             "be taken for text by whoever used these caches next. Give a class, such as KVCache"
         )
     rows = held + longest + max_new_tokens - 1
-    room = min(
-        [model.config.max_seq_len]
-        + [c.max_seq_len for c in caches or () if hasattr(c, "max_seq_len")]
-    )
+    rooms = [c.max_seq_len for c in caches or () if hasattr(c, "max_seq_len")]
+    if positions_needed(caches, rows) > model.config.max_seq_len:
+        rooms.append(model.config.max_seq_len)
+    room = min(rooms, default=rows)
     if rows > room:
         raise ValueError(
             f"{held + longest} tokens and {max_new_tokens} new ones need {rows} positions; there "

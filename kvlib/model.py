@@ -12,12 +12,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvlib.attention import attention_with_kv_cache, grouped_attention, padded_mask
+from kvlib.caches.contract import keeps_unrotated, positions_needed
+from kvlib.caches.rollback import unchanged_on_failure
+from kvlib.rotary import attend_by_place, rotary_tables, rotate
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,11 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Project to queries, keys and values, rotate, append to the cache, attend, project back."""
+    """Project to queries, keys and values, rotate, append to the cache, attend, project back.
+
+    `turn` is the rotation of the new tokens. For a cache of unrotated keys it is the table of all
+    places: such keys are turned when they are read, by where they lie in the cache.
+    """
 
     def __init__(self, config: ModelConfig, **options) -> None:
         super().__init__()
@@ -115,7 +123,12 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(batch_size, num_new, sum(self.heads), self.head_dim)
         qkv = qkv.transpose(1, 2)  # (B, H + 2 KV, t, D)
         num_turned = self.heads[0] + self.heads[1]
-        q, k = rotate(qkv[:, :num_turned], turn).split(self.heads[:2], dim=1)
+        if by_place := keeps_unrotated(cache):
+            attend = partial(
+                attend_by_place, table=turn, sinks=cache.sinks, window=cache.window, attend=attend
+            )
+        turned = qkv[:, :num_turned] if by_place else rotate(qkv[:, :num_turned], turn)
+        q, k = turned.split(self.heads[:2], dim=1)
         v = qkv[:, num_turned:]
         if cache is None:
             mask = None if valid is None else padded_mask(None, valid, num_new)
@@ -175,6 +188,7 @@ class Model(nn.Module):
         if not config.tie_embeddings:
             self.head = Projection(config.hidden_size, config.vocab_size, **options)
         self._turns: tuple[Tensor, Tensor] | None = None  # rotary tables, grown as needed
+        self._places: tuple[Tensor, Tensor] | None = None  # the same for places in a cache, exact
         self.requires_grad_(False)
 
     @property
@@ -220,22 +234,17 @@ class Model(nn.Module):
         Shapes: `tokens` (B, t) int64 -> logits (B, t, V), or (B, 1, V) with `last_only`.
         `left_padding` gives, for each sequence of a batch of unequal lengths, how many padding
         tokens stand before its first: they are not attended to and take no position.
-        Raises ValueError for input that does not fit. Whatever fails, also an interrupt, leaves
-        the caches as long as they were.
+        Raises ValueError for input that does not fit, and for padding before a window with sinks.
+        Whatever fails, also an interrupt, leaves the caches as long as they were.
         """
         start = self._checked_start(tokens, caches, left_padding)
         end = start + tokens.shape[1]
-        turn, valid = self._positions(start, end, left_padding)
-        x = F.embedding(tokens, self.embedding)  # (B, t, C)
-        try:
+        with unchanged_on_failure(caches):
+            turns, valid = self._turns_of_layers(start, end, caches, left_padding)
+            x = F.embedding(tokens, self.embedding)  # (B, t, C)
             for i, layer in enumerate(self.layers):
-                x = layer(x, turn, caches[i] if caches is not None else None, valid)
+                x = layer(x, turns[i], caches[i] if caches is not None else None, valid)
             return self._logits(x[:, -1:] if last_only else x)
-        except BaseException:
-            for cache in caches or ():
-                if cache.seq_len > start and hasattr(cache, "crop"):
-                    cache.crop(start)
-            raise
 
     def _logits(self, x: Tensor) -> Tensor:
         x = self.norm(x)
@@ -272,9 +281,10 @@ class Model(nn.Module):
                 raise ValueError(f"the layers' caches disagree on the length: {sorted(lengths)}")
             start = lengths.pop()
         end = start + tokens.shape[1]
-        if end > self.config.max_seq_len:
+        needed = positions_needed(caches, end)
+        if needed > self.config.max_seq_len:
             raise ValueError(
-                f"{end} tokens are more than the {self.config.max_seq_len} positions of this model"
+                f"{needed} tokens are more than the {self.config.max_seq_len} positions of this model"
             )
         if left_padding is not None:
             if not isinstance(left_padding, Sequence):
@@ -285,57 +295,58 @@ class Model(nn.Module):
                 raise ValueError(f"left_padding {left_padding!r} must hold whole numbers")
             if min(left_padding) < 0:
                 raise ValueError(f"left_padding {list(left_padding)} is negative")
+            if any(left_padding) and not all(getattr(c, "takes_padding", True) for c in caches or ()):
+                raise ValueError(
+                    "a window's sinks are the first rows of a batch, and here some of these are padding; "
+                    "run texts of unequal lengths one by one, or with a cache without sinks"
+                )
         return start
+
+    def _turns_of_layers(self, start: int, end: int, caches, left_padding) -> tuple[list, Tensor | None]:
+        """Return what each layer's `Attention` turns by, and which keys are not padding."""
+        by_place = [keeps_unrotated(cache) for cache in caches or [None] * len(self.layers)]
+        if all(by_place):  # the text may be longer than any table of positions
+            turn, valid = None, self._valid(end, left_padding)
+        else:
+            turn, valid = self._positions(start, end, left_padding)
+        turns = [turn] * len(by_place)
+        for i, cache in enumerate(caches or ()):
+            if by_place[i]:
+                turns[i] = self._places_to(min(end, cache.sinks + cache.window + end - start))
+        return turns, valid
 
     def _positions(self, start: int, end: int, left_padding) -> tuple[tuple, Tensor | None]:
         """Return the rotary (cos, sin) of the new tokens, and which keys are not padding."""
         cos, sin = self._turns_to(end)
-        if left_padding is None or not any(left_padding):
+        valid = self._valid(end, left_padding)
+        if valid is None:
             return (cos[start:end], sin[start:end]), None  # each (t, D)
+        position = (valid.cumsum(dim=1)[:, start:] - 1).clamp_min(0)  # (B, t)
+        return (cos[position][:, None], sin[position][:, None]), valid  # (B, 1, t, D)
+
+    def _valid(self, end: int, left_padding) -> Tensor | None:
+        """Return which of the first `end` tokens are not padding, bool (B, end); None where all are."""
+        if left_padding is None or not any(left_padding):
+            return None
         padding = torch.tensor(left_padding, device=self.device)[:, None]  # (B, 1)
-        index = torch.arange(end, device=self.device)
-        position = (index[start:] - padding).clamp_min(0)  # (B, t)
-        return (cos[position][:, None], sin[position][:, None]), index >= padding  # (B, 1, t, D)
+        return torch.arange(end, device=self.device) >= padding
 
     def _turns_to(self, length: int) -> tuple[Tensor, Tensor]:
         """Return cos and sin for positions 0 .. at least `length` - 1, each (T, D)."""
-        if self._turns is None or len(self._turns[0]) < length or (
-            self._turns[0].device != self.device or self._turns[0].dtype != self.dtype
-        ):  # fmt: skip
+        if not self._fits(self._turns, length):
             size = min(self.config.max_seq_len, max(256, 1 << (length - 1).bit_length()))
             self._turns = rotary_tables(self.config, size, self.device, self.dtype)
         return self._turns
 
+    def _places_to(self, length: int) -> tuple[Tensor, Tensor]:
+        """Return cos and sin for places 0 .. at least `length` - 1 in a cache of unrotated keys."""
+        if not self._fits(self._places, length):
+            size = max(256, 1 << (length - 1).bit_length())  # a chunk's end may stand past max_seq_len
+            self._places = rotary_tables(self.config, size, self.device, self.dtype, exact=True)
+        return self._places
 
-def rotary_tables(config: ModelConfig, length: int, device, dtype) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of every position's angles, each (length, D).
-
-    Pair i of D/2 turns by position * theta^(-2i/D); halves are paired, (x_i, x_{i+D/2}). Angles
-    are float32, as trained models have them. Source: Su et al. 2021 (RoFormer); Llama 3.1's
-    scaling slows the wavelengths that are long against the context it was first trained on.
-    """
-    exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device)
-    frequency = 1.0 / config.rope_theta ** (exponent / config.head_dim)  # (D/2,)
-    if config.rope_scaling is not None:
-        frequency = _scaled(frequency, config.rope_scaling)
-    position = torch.arange(length, dtype=torch.float32, device=device)
-    angle = torch.outer(position, frequency).repeat(1, 2)  # (length, D)
-    sin = angle.sin()
-    sin[:, : config.head_dim // 2].neg_()  # the sign of (-x2, x1), kept in the table
-    return angle.cos().to(dtype), sin.to(dtype)
-
-
-def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the pairs of x (..., t, D) by the angles in `turn`: x cos + (-x2, x1) sin."""
-    cos, sin = turn
-    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
-
-
-def _scaled(frequency: Tensor, scaling: dict) -> Tensor:
-    """Apply Llama 3.1's rotary scaling, by wavelength."""
-    factor, low, high = (
-        scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
-    )  # fmt: skip
-    turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
-    blend = ((turns - low) / (high - low)).clamp(0, 1)  # 0: slow the pair, 1: leave it
-    return frequency * (blend + (1 - blend) / factor)
+    def _fits(self, table: tuple[Tensor, Tensor] | None, length: int) -> bool:
+        """Say whether a table is there, long enough, and of the weights' device and dtype."""
+        return table is not None and len(table[0]) >= length and (
+            table[0].device == self.device and table[0].dtype == self.dtype
+        )  # fmt: skip

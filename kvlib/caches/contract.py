@@ -150,3 +150,15 @@ class Cache(ABC):
         if not 0 <= length <= self.seq_len:
             raise ValueError(f"cannot crop to {length}: the cache holds {self.seq_len} tokens")
         return length
+
+
+def keeps_unrotated(cache) -> bool:
+    """Say whether a cache, or whatever stands for one, is given keys from before RoPE."""
+    keys = getattr(cache, "keys", None)
+    return isinstance(keys, str) and keys == "unrotated"
+
+
+def positions_needed(caches, length: int) -> int:
+    """Return how many rotary positions a text of `length` tokens takes with these caches."""
+    needed = [c.positions(length) if hasattr(c, "positions") else length for c in caches or ()]
+    return max(needed, default=length)
