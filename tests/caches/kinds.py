@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from kvlib import KVCache, Model, StaticKVCache, attention_with_kv_cache
+from kvlib import KVCache, Model, QuantizedKVCache, StaticKVCache, attention_with_kv_cache
 from kvlib.caches import Cache
 from kvlib.caches.latent import LatentKVCache
 from tests.caches.latent_pairs import of_pairs
+from tests.caches.quantized_scheme import Scheme
 
 
 def held_tensors(thing) -> list[torch.Tensor]:
@@ -35,8 +36,10 @@ class Kind:
     - `make(room)` returns an empty cache for at least `room` tokens;
     - `limited`: it refuses more than `room` tokens; `fixed`: its buffer never moves;
     - `window`: it returns only the last window - 1 rows in front of the new ones;
-    - `row_bound`: largest error of a row, as a share of the largest entry ever given to it;
+    - `row_bound`: largest error of a row, as a share of the largest entry ever given to it; each crop
+      may add another as large;
     - `output_bound`: largest error of attention or logits on standard normal rows;
+    - `scheme`: how it quantises, where it does;
     - `held`: the tensors that make up one cache, for its bytes and its bits;
     - `attend` and `model` are what runs on the cache; only mutants change them.
     """
@@ -48,6 +51,7 @@ class Kind:
     window: int | None = None
     row_bound: float = 0.0
     output_bound: float = 0.0
+    scheme: Scheme | None = None
     held: Callable[[Cache], list[torch.Tensor]] = held_tensors
     attend: Callable = attention_with_kv_cache
     model: type[Model] = Model
@@ -75,9 +79,26 @@ def bits(x: torch.Tensor) -> bytes:
     return x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
+def quantized(bits: int, group: int, recent: int, output_bound: float) -> Kind:
+    """Name a quantised cache of small groups, so that a dozen tokens make several.
+
+    Half a step is at most 1 / (2**bits - 1) of the largest entry: the range is up to twice it.
+    """
+
+    def make(room):
+        return QuantizedKVCache(bits, group=group, recent=recent)
+
+    return Kind(
+        f"QuantizedKVCache({bits})", make, row_bound=1.001 / (2**bits - 1), output_bound=output_bound,
+        scheme=Scheme(bits, group, recent),
+    )  # fmt: skip
+
+
 LATENT_OF_PAIRS = of_pairs(LatentKVCache)
 KINDS = (
     Kind("KVCache", lambda room: KVCache()),
     Kind("StaticKVCache", StaticKVCache, limited=True, fixed=True),
     Kind("LatentKVCache", lambda room: LATENT_OF_PAIRS()),
+    quantized(8, group=3, recent=1, output_bound=9.0),
+    quantized(4, group=4, recent=2, output_bound=9.0),
 )

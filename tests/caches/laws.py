@@ -6,6 +6,7 @@ from tests.caches import (  # noqa: F401
     laws_literal,
     laws_memory,
     laws_parity,
+    laws_quantized,
 )
 from tests.caches.law import LAWS
 
