@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kvlib.memory import MODELS, ModelPreset
+from kvlib.grid import (  # noqa: F401  (the lab's names for them)
+    BATCHES,
+    CONTEXTS,
+    ELEMENT_BYTES,
+    grouped_choices,
+    kv_heads_of,
+    lab_presets,
+    usual_group,
+)
+from kvlib.memory import ModelPreset
 from kvlib.timing import Floor, Timing, decode_step_floor
-
-CONTEXTS = tuple(2**power for power in range(7, 18))  # 128 to 131,072
-BATCHES = (1, 2, 4, 8, 16, 32, 64)
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-def grouped_choices(preset: ModelPreset) -> tuple[int, ...]:
-    """Return the KV head counts between MQA and MHA: the divisors of num_heads but 1 and itself."""
-    return tuple(n for n in preset.kv_head_choices if 1 < n < preset.num_heads)
-
-
-def lab_presets() -> dict[str, ModelPreset]:
-    """Return the presets that can be toggled: with KV heads, and a count between one and all."""
-    return {name: preset for name, preset in MODELS.items() if grouped_choices(preset)}
-
-
-def usual_group(preset: ModelPreset) -> int:
-    """Return the model's own number of KV heads where that is GQA, else the middle choice."""
-    choices = grouped_choices(preset)
-    if preset.num_kv_heads in choices:
-        return preset.num_kv_heads
-    return min(choices, key=lambda n: abs(math.log(n * n / preset.num_heads)))
 
 
 class Point(NamedTuple):
@@ -58,8 +44,7 @@ class Setting:
 
     def kv_heads(self, kind: str | None = None) -> int:
         """Return the KV heads of a kind (the selected one by default)."""
-        heads = {"MHA": self.preset.num_heads, "GQA": self.grouped, "MQA": 1}
-        return heads[kind or self.kind]
+        return kv_heads_of(self.preset, kind or self.kind, self.grouped)
 
     def point(self, kind: str | None = None, context: int | None = None) -> Point:
         """Return the measurement of this setting, or of another kind or context beside it."""

@@ -12,7 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-KINDS = ("MHA", "GQA", "MQA")
+from kvlib.grid import KINDS  # noqa: F401  (the order of colours and markers)
+
 COLORS = {"MHA": "#0072B2", "GQA": "#009E73", "MQA": "#D55E00"}
 TEXT_COLORS = {"MHA": "#005F96", "GQA": "#00714F", "MQA": "#A94A00"}  # 4.5:1 or more on CARD
 MARKERS = {"MHA": "s", "GQA": "o", "MQA": "^"}
