@@ -7,6 +7,7 @@ nothing of queries, of rotary positions, or of the other layers.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Self
 
@@ -43,13 +44,13 @@ class Cache(ABC):
 
     - `keys`: "rotated", or "unrotated" where it is given keys from before RoPE and the model
       turns them by their place in the cache. Such a cache has `sinks` and `window` as well;
-    - `crops_back`: whether `crop` can return to every earlier length. The length before the last
-      update can always be returned to;
+    - `undoes`: how many updates `crop` undoes exactly: 1 where rows are let go that no later query
+      needs, 0 where rows change once newer ones come;
     - `takes_padding`: whether the rows of a batch may begin with padding.
     """
 
     keys = "rotated"
-    crops_back = True
+    undoes: float = math.inf
     takes_padding = True
 
     def __init__(self) -> None:

@@ -48,6 +48,8 @@ class QuantizedKVCache(Cache):
     What is held is never written again, which is why a fork can share all of it.
     """
 
+    undoes = 0  # rows that were quantised come back as what they were rounded to
+
     def __init__(
         self, bits: int = 8, *, group: int = 32, recent: int = 32, key_axis: str = "channel"
     ) -> None:

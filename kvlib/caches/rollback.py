@@ -10,8 +10,8 @@ from contextlib import contextmanager
 def unchanged_on_failure(caches: Sequence | None, *, updates: int = 1) -> Iterator[None]:
     """Give every cache its old content where the block raises, also on an interrupt.
 
-    `updates` says how often the block appends. One append can always be cropped away. For more, a
-    window that holds tokens is forked first: the rows it lets go could not be had back. A cache that
+    `updates` says how often the block appends. Where that is more than `crop` undoes exactly, a cache
+    that holds tokens is forked first: a window could not have back the rows it lets go. A cache that
     was new is new again, free to take rows of another shape. An object without `crop` stays as it is.
     """
     before = [
@@ -35,9 +35,7 @@ def _is_new(cache) -> bool:
 
 
 def _fork(cache, updates: int):
-    if updates > 1 and cache.seq_len and not getattr(cache, "crops_back", True):
-        return cache.fork()
-    return None
+    return cache.fork() if cache.seq_len and updates > getattr(cache, "undoes", updates) else None
 
 
 def _restore(cache, seq_len: int, was_new: bool, fork) -> None:
@@ -45,10 +43,11 @@ def _restore(cache, seq_len: int, was_new: bool, fork) -> None:
         cache.release()
     elif cache.seq_len > seq_len:
         try:
-            cache.crop(seq_len)
+            if fork is None or cache.undoes:  # a crop that is not refused is exact, and moves no buffer
+                return cache.crop(seq_len)
         except ValueError:
             if fork is None:
                 raise
-            cache.reset()  # whatever it shares with others is let go first
-            vars(cache).clear()
-            vars(cache).update(vars(fork))  # the same object for whoever holds it
+        cache.reset()  # whatever it shares with others is let go first
+        vars(cache).clear()
+        vars(cache).update(vars(fork))  # the same object for whoever holds it

@@ -68,7 +68,7 @@ class SlidingWindowKVCache(Cache):
     distance exceeds sinks + window - 1, however long the text.
     """
 
-    crops_back = False
+    undoes = 1
 
     def __init__(self, window: int, *, sinks: int = 0, keys: str = "rotated") -> None:
         for name, value, least in (("window", window, 1), ("sinks", sinks, 0)):

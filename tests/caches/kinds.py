@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from kvlib import KVCache, Model, QuantizedKVCache, StaticKVCache, attention_with_kv_cache
+from kvlib import (
+    KVCache,
+    Model,
+    QuantizedKVCache,
+    SlidingWindowKVCache,
+    StaticKVCache,
+    attention_with_kv_cache,
+)
 from kvlib.caches import Cache
 from kvlib.caches.latent import LatentKVCache
 from tests.caches.latent_pairs import of_pairs
@@ -35,7 +42,8 @@ class Kind:
 
     - `make(room)` returns an empty cache for at least `room` tokens;
     - `limited`: it refuses more than `room` tokens; `fixed`: its buffer never moves;
-    - `window`: it returns only the last window - 1 rows in front of the new ones;
+    - `window`: it returns only the last window - 1 rows in front of the new ones, and the first
+      `sinks` in front of these; `unrotated`: a model gives it keys from before RoPE;
     - `row_bound`: largest error of a row, as a share of the largest entry ever given to it; each crop
       may add another as large;
     - `output_bound`: largest error of attention or logits on standard normal rows;
@@ -49,6 +57,8 @@ class Kind:
     limited: bool = False
     fixed: bool = False
     window: int | None = None
+    sinks: int = 0
+    unrotated: bool = False
     row_bound: float = 0.0
     output_bound: float = 0.0
     scheme: Scheme | None = None
@@ -57,10 +67,10 @@ class Kind:
     model: type[Model] = Model
 
     def crops(self, seq_len: int) -> list[int]:
-        """List the lengths a cache of `seq_len` tokens can be cropped to."""
-        if self.window is None or seq_len <= self.window:
+        """List the lengths a cache of `seq_len` tokens can be cropped to, whatever came before."""
+        if self.window is None:
             return list(range(seq_len + 1))
-        return [0, seq_len]  # what lies between needs rows the window has let go
+        return [*range(min(self.sinks, seq_len - 1) + 1), seq_len] if seq_len else [0]
 
     def storage_bytes(self, cache: Cache) -> int:
         """Count the bytes of every storage the cache holds, each once."""
@@ -82,7 +92,8 @@ def bits(x: torch.Tensor) -> bytes:
 def quantized(bits: int, group: int, recent: int, output_bound: float) -> Kind:
     """Name a quantised cache of small groups, so that a dozen tokens make several.
 
-    Half a step is at most 1 / (2**bits - 1) of the largest entry: the range is up to twice it.
+    Half a step is at most 1 / (2**bits - 1) of the largest entry: the range is up to twice it. What
+    this does to attention and logits is measured, at most half the bound; `laws_quantized` is sharper.
     """
 
     def make(room):
@@ -94,11 +105,24 @@ def quantized(bits: int, group: int, recent: int, output_bound: float) -> Kind:
     )  # fmt: skip
 
 
+def windowed(window: int, sinks: int = 0, keys: str = "rotated") -> Kind:
+    """Name a small window, so that a dozen tokens fill its buffer several times."""
+
+    def make(room):
+        return SlidingWindowKVCache(window, sinks=sinks, keys=keys)
+
+    name = f"SlidingWindowKVCache({window}, sinks={sinks}, {keys})"
+    return Kind(name, make, window=window, sinks=sinks, unrotated=keys == "unrotated")
+
+
 LATENT_OF_PAIRS = of_pairs(LatentKVCache)
 KINDS = (
     Kind("KVCache", lambda room: KVCache()),
     Kind("StaticKVCache", StaticKVCache, limited=True, fixed=True),
     Kind("LatentKVCache", lambda room: LATENT_OF_PAIRS()),
-    quantized(8, group=3, recent=1, output_bound=9.0),
-    quantized(4, group=4, recent=2, output_bound=9.0),
+    quantized(8, group=3, recent=1, output_bound=0.1),
+    quantized(4, group=4, recent=2, output_bound=1.5),
+    windowed(3),
+    windowed(2, sinks=2),
+    windowed(3, sinks=1, keys="unrotated"),
 )

@@ -33,6 +33,12 @@ class Case:
         """Tokens over all chunks."""
         return sum(self.chunks)
 
+    def lengths(self) -> list[int]:
+        """List the lengths the cache can surely be cropped to: all, until a window has let rows go."""
+        if self.kind.window is not None and self.longest > self.kind.sinks + self.kind.window:
+            return sorted({*self.kind.crops(len(self.rows)), self.undo})
+        return list(range(len(self.rows) + 1))
+
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Draw q (B, H, T, D) and k, v (B, KV, T, D) from the standard normal."""
         generator = torch.Generator().manual_seed(self.seed)
@@ -56,10 +62,13 @@ cases = st.builds(
 )
 
 
-def attend_by_loop(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor:
+def attend_by_loop(
+    q: Tensor, k: Tensor, v: Tensor, window: int | None = None, sinks: int = 0
+) -> Tensor:
     """Attend causally in float64, one query and one head at a time; the keys end with the queries.
 
-    Shapes: q (B, H, t, D), k and v (B, KV, T, D) -> (B, H, t, D) in float64.
+    Shapes: q (B, H, t, D), k and v (B, KV, T, D) -> (B, H, t, D) in float64. A query sees the
+    last `window` keys, its own included, and the first `sinks`.
     """
     q, k, v = (x.detach().double().numpy() for x in (q, k, v))
     out = np.empty(q.shape)
@@ -67,8 +76,9 @@ def attend_by_loop(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -
     for i in range(q.shape[2]):
         end = k.shape[2] - q.shape[2] + i + 1  # the query sees itself and everything before
         start = 0 if window is None else max(0, end - window)
+        seen = [*range(min(sinks, start)), *range(start, end)]
         for h in range(q.shape[1]):
-            keys, values = (x[:, h // group_size, start:end] for x in (k, v))  # (B, n, D)
+            keys, values = (x[:, h // group_size, seen] for x in (k, v))  # (B, n, D)
             scores = np.einsum("bd,bnd->bn", q[:, h, i], keys) / math.sqrt(q.shape[3])
             weights = np.exp(scores - scores.max(axis=1, keepdims=True))
             weights /= weights.sum(axis=1, keepdims=True)
@@ -97,6 +107,7 @@ class Shadow:
         self.shape, self.dtype = shape, dtype
         self.rows: list[tuple[Tensor, Tensor]] = []  # of (k, v), each (B, KV, D)
         self.generator = torch.Generator().manual_seed(0)
+        self.undo, self.longest = 0, 0  # the length before the last update; the most ever held
         self.largest, self.crops = 0.0, 0  # an approximate cache errs by a share of the largest entry
 
     def new(self, num_new: int) -> tuple[Tensor, Tensor]:
@@ -119,12 +130,15 @@ class Shadow:
         """Note copies of rows that the cache was given."""
         copies = (x.detach().clone().unbind(2) for x in (k, v))
         self.largest = max(self.largest, *(x.detach().nan_to_num().abs().max().item() for x in (k, v)))
+        self.undo = len(self.rows)
         self.rows += zip(*copies, strict=True)
+        self.longest = max(self.longest, len(self.rows))
 
     def crop(self, length: int) -> None:
         """Keep the first rows on both sides."""
         self.cache.crop(length)
         del self.rows[length:]
+        self.undo = min(self.undo, length)
         self.crops += 1
         self.check_length()
 
@@ -132,6 +146,7 @@ class Shadow:
         """Forget everything on both sides."""
         self.cache.reset()
         self.rows.clear()
+        self.undo = self.longest = 0
         self.check_length()
 
     def fork(self) -> Shadow:
@@ -139,6 +154,7 @@ class Shadow:
         other = Shadow(self.kind, shape=self.shape, dtype=self.dtype)
         other.cache, other.rows = self.cache.fork(), list(self.rows)
         other.largest, other.crops = self.largest, self.crops
+        other.undo, other.longest = self.undo, self.longest
         other.generator.manual_seed(len(self.rows) + 1)
         other.check_length()
         return other
@@ -149,10 +165,16 @@ class Shadow:
         if name == "update":
             self.update(int(number))
         elif name == "crop":
-            lengths = self.kind.crops(len(self.rows))
+            lengths = self.lengths()
             self.crop(lengths[int(number * (len(lengths) - 1))])
         else:
             self.reset()
+
+    def lengths(self) -> list[int]:
+        """List the lengths the cache can surely be cropped to: all, until a window has let rows go."""
+        if self.kind.window is not None and self.longest > self.kind.sinks + self.kind.window:
+            return sorted({*self.kind.crops(len(self.rows)), self.undo})
+        return list(range(len(self.rows) + 1))
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Return the list as k and v (B, KV, T, D)."""
@@ -162,11 +184,11 @@ class Shadow:
         """Assert that `update` returned what the list holds, and that the lengths agree."""
         self.check_length()
         for name, rows, want in zip("kv", got, self.tensors(), strict=True):
-            least = want.shape[2]
             if self.kind.window is not None:
-                least = min(least, self.kind.window - 1 + num_new)
-                want = want[:, :, want.shape[2] - rows.shape[2] :]
-            assert rows.shape == want.shape and rows.shape[2] >= least, (
+                old, sinks = want.shape[2] - num_new, self.kind.sinks
+                start = max(min(sinks, old), old - (self.kind.window - 1))
+                want = torch.cat([want[:, :, : min(sinks, old)], want[:, :, start:]], dim=2)
+            assert rows.shape == want.shape, (
                 f"{name} has shape {tuple(rows.shape)}, the list {tuple(want.shape)}"
             )
             assert rows.dtype == want.dtype, f"{name} came back as {rows.dtype}"
