@@ -1,0 +1,243 @@
+"""A panel of smaller caches: choose bits, or a window and sinks, and see bytes beside perplexity."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+
+import ipywidgets as widgets
+
+from kvlib.lab import style
+from kvlib.lab.panel import PicturePanel
+from kvlib.lab.smaller_picture import HEIGHT, WIDTH, SmallerPicture
+from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, Found, bytes_held, reading
+
+BITS, WINDOWS, SINKS = (8, 4), (64, 128, 256, 512), (0, 1, 4, 16)
+PAUSE_S = 0.01  # between two chunks, so that a click gets through
+
+CSS = f"""<style>
+.kvlib-smaller .kvlib-figure {{ width: calc(100% - 4px); max-width: {WIDTH}px; height: auto;
+  box-sizing: border-box; border-radius: 6px; }}
+.kvlib-smaller .widget-toggle-buttons {{ display: flex; align-items: center; width: auto; }}
+.kvlib-smaller .widget-toggle-buttons > .widget-label {{ width: auto; flex: none; margin-right: 8px; }}
+.kvlib-smaller .widget-toggle-buttons:not(:first-child) {{ margin-left: 14px; }}
+.kvlib-smaller .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a); line-height: 24px; }}
+.kvlib-smaller .jupyter-button.mod-active {{ background: var(--jp-ui-font-color1, #222);
+  color: var(--jp-layout-color1, #fff); font-weight: 600; box-shadow: none; }}
+.kvlib-smaller .jupyter-button:focus-visible {{ outline: 2px solid var(--jp-brand-color1, #0072B2);
+  outline-offset: 1px; }}
+[data-jp-theme-light="false"] .kvlib-smaller .kvlib-figure {{ filter: invert(0.9) hue-rotate(180deg); }}
+.kvlib-smaller [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 2.9em; max-width: {WIDTH}px;
+  color: var(--jp-content-font-color1, inherit); white-space: normal; }}
+</style>"""
+
+
+class SmallerPanel(PicturePanel):
+    """Show the bytes a cache really holds beside the perplexity of a text that is read with it.
+
+    `tokens` is the text. `found` gives what was measured before, by `Choice`; the rest is measured on
+    request, a chunk at a time, and Stop ends it. Raises ValueError for a text of fewer than 2 tokens.
+    """
+
+    def __init__(
+        self, model, tokens: Sequence[int], *, found: Mapping[Choice, Found] | None = None,
+        choice: Choice | None = None, chunk_size: int = 128,
+    ):  # fmt: skip
+        if len(tokens) < 2:
+            raise ValueError(f"a text of {len(tokens)} tokens predicts nothing; give at least 2")
+        if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
+            raise ValueError(f"chunk_size must be a whole number of at least 1, not {chunk_size!r}")
+        self.model, self.tokens, self.chunk_size = model, list(tokens), chunk_size
+        self.found: dict[Choice, Found] = dict(found or {})
+        self._bytes: dict[Choice, int] = {c: f.nbytes for c, f in self.found.items()}
+        self._task, self._wanted = None, []
+        self.picture = SmallerPicture()
+        self._make_controls(choice or Choice())
+        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
+        self.image.add_class("kvlib-figure")
+        self.status = widgets.HTML()
+        super().__init__(
+            [
+                widgets.HTML(CSS),
+                _row(self.kind, self.bits),
+                _row(self.window, self.sinks),
+                _row(self.measure_button, self.stop_button, self.progress),
+                self.image,
+                self.status,
+            ]
+        )
+        self.add_class("kvlib-panel")
+        self.add_class("kvlib-smaller")
+        self._guarded(self._show)
+
+    def _make_controls(self, choice: Choice) -> None:
+        self.kind = _toggles(
+            "Cache", [("full", FULL), ("quantised", QUANTISED), ("window", WINDOW)], choice.kind
+        )
+        self.bits = _toggles("Bits", [(str(b), b) for b in BITS], choice.bits or BITS[0])
+        self.window = _toggles("Window", [(str(w), w) for w in WINDOWS], choice.window or 256)
+        sinks = 4 if choice.sinks is None else choice.sinks
+        self.sinks = _toggles("Sinks", [(str(s), s) for s in SINKS], sinks)
+        self.measure_button = widgets.Button(
+            description="Measure", layout={"width": "110px"},
+            tooltip="Read the text with the chosen cache, and with the full one where that is not known yet",
+        )  # fmt: skip
+        self.stop_button = widgets.Button(
+            description="Stop", layout={"width": "80px"}, disabled=True,
+            tooltip="Stop reading; what was measured before stays",
+        )  # fmt: skip
+        self.progress = widgets.FloatProgress(min=0, max=1, layout={"width": "240px", "visibility": "hidden"})
+        for control in (self.kind, self.bits, self.window, self.sinks):
+            control.observe(lambda _: self._guarded(self._show), "value")
+        self.measure_button.on_click(lambda _: self._guarded(self._measure_clicked))
+        self.stop_button.on_click(lambda _: self._guarded(self.stop))
+
+    # For a cell ---------------------------------------------------------------------------------
+
+    def choice(self) -> Choice:
+        """Return what the controls say now."""
+        if self.kind.value == QUANTISED:
+            return Choice(QUANTISED, bits=self.bits.value)
+        if self.kind.value == WINDOW:
+            return Choice(WINDOW, window=self.window.value, sinks=self.sinks.value)
+        return Choice()
+
+    def measure(self, choice: Choice) -> Found:
+        """Read the text with this cache now, unless it is known, and return what was found."""
+        self._want(choice)
+        for _ in self._jobs():
+            pass
+        return self.found[choice]
+
+    def stop(self) -> None:
+        """Stop reading; what was measured before stays."""
+        self._wanted = []
+        self._show("Stopped." if self.stop_button.disabled is False else "")
+
+    def summary(self) -> str:
+        """Return the panel in words, without anything measured: the same on every machine."""
+        return (
+            f"Smaller caches: choose full, quantised to 8 or 4 bits, or a window of {WINDOWS[0]} to "
+            f"{WINDOWS[-1]} tokens with 0 to {SINKS[-1]} sinks, and see the bytes held beside the perplexity "
+            f"of a text of {len(self.tokens):,} tokens. Run this cell to use the controls."
+        )
+
+    # Measuring ----------------------------------------------------------------------------------
+
+    def _measure_clicked(self) -> None:
+        self._want(self.choice())
+        if not self._wanted:
+            self._show("That is measured already.")
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # no event loop, no clicks either: read it now
+            for _ in self._jobs():
+                pass
+            return
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._work())
+
+    def _want(self, choice: Choice) -> None:
+        """Ask for a choice, and for the full cache it is compared with."""
+        for each in (Choice(), choice):
+            if each not in self.found and each not in self._wanted:
+                self._wanted.append(each)
+
+    async def _work(self) -> None:
+        try:
+            for _ in self._jobs():
+                await asyncio.sleep(PAUSE_S)
+        except Exception as error:
+            self._wanted = []
+            self._failed(error)
+
+    def _jobs(self) -> Iterator[None]:
+        """Read what is wanted, chunk by chunk, until nothing is left or Stop was pressed."""
+        try:
+            while self._wanted:
+                now = self._wanted[0]
+                for step in reading(self.model, self.tokens, now.cache, self.chunk_size):
+                    if not self._wanted or self._wanted[0] is not now:
+                        break
+                    if isinstance(step, Found):
+                        self.found[now], self._bytes[now] = step, step.nbytes
+                        self._wanted.pop(0)
+                    else:
+                        self._show_progress(now, step)
+                    yield
+                self._show()
+        finally:
+            self._wanted = []
+            self._show_progress(None, 0)
+            self._show()
+
+    # Showing ------------------------------------------------------------------------------------
+
+    def _show_progress(self, now: Choice | None, share: float) -> None:
+        """Show how far the reading is, or hide the bar where nothing is read."""
+        self.stop_button.disabled = now is None
+        self.progress.layout.visibility = "hidden" if now is None else "visible"
+        self.progress.value = share
+        if now is not None:
+            self._write(f"Reading the text with {now.name()}: {share:.0%}. {self.sentence()}")
+
+    def sentence(self) -> str:
+        """Say what is held and what is lost, in one or two sentences."""
+        choice, full = self.choice(), self.found.get(Choice())
+        mine, held = self.found.get(choice), self._held(choice)
+        whole = self._held(Choice())
+        said = f"{choice.name()}: {style.format_bytes(held)} held after {len(self.tokens) - 1:,} tokens"
+        if choice.kind != FULL:
+            said += f", {style.format_ratio(whole / held)} times fewer bytes than the full cache"
+        if mine is None:
+            return f"{said}. Its perplexity is not measured yet: press Measure."
+        said += f". Perplexity {mine.perplexity:.2f}"
+        if choice.kind == FULL or full is None:
+            return f"{said}."
+        return f"{said}, with the full cache {full.perplexity:.2f}."
+
+    def _title(self) -> str:
+        choice, full, mine = self.choice(), self.found.get(Choice()), self.found.get(self.choice())
+        if choice.kind == FULL:
+            return "The full cache loses nothing: the others are compared with it"
+        ratio = style.format_ratio(self._held(Choice()) / self._held(choice))
+        if mine is None or full is None:
+            return f"{choice.name()} holds {ratio} times fewer bytes; what it loses is not measured yet"
+        more = mine.perplexity / full.perplexity - 1
+        change = (
+            f"rises by {more:.1%}" if more >= 0.0005 else f"falls by {-more:.1%}" if more <= -0.0005 else ""
+        )
+        return f"{choice.name()} holds {ratio} times fewer bytes, and perplexity {change or 'stays the same'}"
+
+    def _held(self, choice: Choice) -> int:
+        if choice not in self._bytes:
+            self._bytes[choice] = bytes_held(self.model, len(self.tokens) - 1, choice, self.chunk_size)
+        return self._bytes[choice]
+
+    def _show(self, more: str = "") -> None:
+        choice = self.choice()
+        self.bits.disabled = choice.kind != QUANTISED
+        self.window.disabled = self.sinks.disabled = choice.kind != WINDOW
+        self.picture.update(choice, self.found, self._held(choice), self._title())
+        self.image.value = style.png(self.picture.image())
+        self._write(f"{self.sentence()} {more}".strip())
+
+    def _failed(self, error: Exception) -> None:
+        self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")
+
+    def _guarded(self, action) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._failed(error)
+
+
+def _toggles(label: str, options, value) -> widgets.ToggleButtons:
+    return widgets.ToggleButtons(
+        options=options, value=value, description=label, style={"button_width": "auto"}
+    )
+
+
+def _row(*children) -> widgets.HBox:
+    return widgets.HBox(children, layout={"flex_flow": "row wrap", "align_items": "center"})

@@ -1,0 +1,190 @@
+"""The panel of smaller caches at every extreme, without a browser, on a small random model."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+
+from kvlib.caches import KVCache
+from kvlib.lab import smaller
+from kvlib.lab.smaller import BITS, SINKS, WINDOWS, SmallerPanel
+from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, Found, bytes_held, reading, smoothed
+from kvlib.teach.course_model import random_model
+
+LENGTH = 150
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_model()
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return torch.randint(0, 257, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@pytest.fixture
+def panel(model, tokens):
+    return SmallerPanel(model, tokens, chunk_size=40)
+
+
+def status(panel):
+    return panel.status.value
+
+
+def choose(panel, choice):
+    panel.kind.value = choice.kind
+    if choice.bits:
+        panel.bits.value = choice.bits
+    if choice.window:
+        panel.window.value, panel.sinks.value = choice.window, choice.sinks
+
+
+def test_opens_with_bytes_and_nothing_measured(panel):
+    assert {"kvlib-panel", "kvlib-smaller"} <= set(panel._dom_classes)
+    assert 'role="status"' in status(panel) and "press Measure" in status(panel)
+    assert panel.choice() == Choice() and panel.bits.disabled and panel.window.disabled
+    held = 4 * 2 * 3 * 16 * (LENGTH - 1) * 4  # layers, K and V, heads, numbers, tokens, bytes
+    assert bytes_held(panel.model, LENGTH - 1, Choice(), 40) == held
+    assert bytes(panel.image.value).startswith(b"\x89PNG")
+
+
+def test_measures_what_is_chosen_and_the_full_cache_beside_it(panel, model, tokens):
+    choose(panel, Choice(WINDOW, window=64, sinks=1))
+    panel.measure_button.click()
+    assert set(panel.found) == {Choice(), panel.choice()} and "Error" not in status(panel)
+    whole = model(torch.tensor([tokens[:-1]]))[0].log_softmax(-1)
+    nll = -whole[range(LENGTH - 1), tokens[1:]]
+    assert panel.found[Choice()].nll == pytest.approx(nll.numpy(), abs=1e-4)
+    assert panel.found[Choice()].perplexity == pytest.approx(nll.mean().exp().item(), rel=1e-4)
+    assert f"{panel.found[panel.choice()].perplexity:.2f}" in status(panel)
+    assert panel.stop_button.disabled and panel.progress.layout.visibility == "hidden"
+    x, y = panel.picture.chosen.get_data()
+    mine = panel.found[panel.choice()]
+    assert (list(x), list(y)) == ([mine.nbytes / 1e6], [mine.perplexity])
+    curve = panel.picture.line.get_ydata()
+    assert len(curve) == LENGTH - 1 and np.abs(curve[:64]).max() < 1e-4  # nothing has left yet
+    assert np.abs(curve[64:]).max() > 1e-3
+    assert list(panel.picture.leaves.get_xdata()) == [64, 64]
+    panel.measure_button.click()
+    assert "measured already" in status(panel)
+
+
+EVERY = [
+    Choice(),
+    *(Choice(QUANTISED, bits=b) for b in BITS),
+    *(Choice(WINDOW, window=w, sinks=s) for w in (WINDOWS[0], WINDOWS[-1]) for s in (SINKS[0], SINKS[-1])),
+]
+
+
+@pytest.mark.parametrize("choice", EVERY, ids=Choice.name)
+def test_bytes_said_before_are_the_bytes_found(panel, choice):
+    choose(panel, choice)
+    assert panel.choice() == choice and "Error" not in status(panel)
+    before = panel._held(choice)
+    assert panel.measure(choice).nbytes == before
+    panel._show()
+    assert panel.picture.title.get_text() and "not measured" not in status(panel)
+
+
+def test_every_setting_is_drawn_with_everything_measured(panel):
+    length = LENGTH - 1
+    rng = np.random.default_rng(0)
+    every = [Choice(WINDOW, window=w, sinks=s) for w in WINDOWS for s in SINKS] + EVERY
+    for i, choice in enumerate(every):
+        nll = rng.random(length) * (1 + 3 * i)
+        panel.found[choice] = Found(nll, panel._held(choice))
+    for choice in every:
+        choose(panel, choice)
+        assert "Error" not in status(panel)
+        figure = panel.picture.figure
+        width, height = figure.canvas.get_width_height()
+        texts = [*figure.texts, *panel.picture.left.texts, *panel.picture.right.texts]
+        for box in [t.get_window_extent() for t in texts if t.get_text()]:
+            assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, choice
+
+
+def test_a_click_reads_in_the_background_and_stop_ends_it(panel):
+    async def use():
+        panel.kind.value = QUANTISED
+        panel.measure_button.click()
+        assert panel.found == {}
+        await asyncio.sleep(smaller.PAUSE_S)
+        while panel.stop_button.disabled:
+            await asyncio.sleep(0)
+        assert "Reading the text with full cache" in status(panel)
+        panel.stop_button.click()
+        await panel._task
+
+    asyncio.run(use())
+    assert panel.found == {} and panel.stop_button.disabled and panel._wanted == []
+
+    async def again():
+        panel.measure_button.click()
+        panel.measure_button.click()
+        await panel._task
+
+    asyncio.run(again())
+    assert set(panel.found) == {Choice(), Choice(QUANTISED, bits=8)}
+
+
+def test_what_was_found_before_is_not_read_again(model, tokens, monkeypatch):
+    found = {Choice(): Found(np.ones(LENGTH - 1), 1000)}
+    panel = SmallerPanel(model, tokens, found=found)
+    assert "Perplexity 2.72" in status(panel)
+    monkeypatch.setattr(smaller, "reading", lambda *_: pytest.fail("read again"))
+    assert panel.measure(Choice()) is found[Choice()]
+
+
+def test_a_failure_lands_in_the_status(panel, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no memory left")
+        yield
+
+    monkeypatch.setattr(smaller, "reading", fail)
+    panel.measure_button.click()
+    assert "no memory left" in status(panel) and panel.stop_button.disabled
+
+    async def use():
+        panel.measure_button.click()
+        await panel._task
+
+    asyncio.run(use())
+    assert "no memory left" in status(panel) and panel._wanted == []
+    monkeypatch.setattr(panel.picture, "update", lambda *_: 1 / 0)
+    panel.kind.value = WINDOW
+    assert "ZeroDivisionError" in status(panel)
+
+
+def test_the_saved_text_is_the_same_on_every_run(panel):
+    first = panel._repr_mimebundle_()["text/plain"]
+    panel.kind.value = QUANTISED
+    panel.measure_button.click()
+    assert panel._repr_mimebundle_()["text/plain"] == first and "image/png" in panel._repr_mimebundle_()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"tokens": [1]}, "at least 2"), ({"chunk_size": 0}, "chunk_size"), ({"chunk_size": 2.0}, "chunk_size")],
+)
+def test_what_cannot_be_read_is_refused(model, tokens, options, words):
+    with pytest.raises(ValueError, match=words):
+        SmallerPanel(model, **{"tokens": tokens, **options})
+
+
+def test_reading_ends_with_what_was_found(model):
+    steps = list(reading(model, range(10), KVCache, 4))
+    assert steps[:3] == [4 / 9, 8 / 9, 1.0] and len(steps) == 4
+    assert len(steps[3].nll) == 9 and steps[3].nbytes > 0
+
+
+def test_smoothing_takes_the_mean_of_the_last():
+    assert smoothed(np.array([1.0, 3, 5, 7]), 2).tolist() == [1, 2, 4, 6]
+
+
+def test_names():
+    assert Choice().name() == "full cache" and Choice(QUANTISED, bits=4).name() == "int4"
+    assert Choice(WINDOW, window=64, sinks=1).name() == "window 64 + 1 sink"
+    assert Choice(WINDOW, window=64, sinks=0).family == WINDOW and Choice(FULL).family == FULL
