@@ -1,4 +1,4 @@
 import pytest
 
-for name in ("input", "lifetime", "literal", "memory", "parity", "quantized"):
+for name in ("input", "lifetime", "literal", "memory", "parity", "quantized", "window"):
     pytest.register_assert_rewrite(f"tests.caches.laws_{name}")

@@ -7,6 +7,7 @@ from tests.caches import (  # noqa: F401
     laws_memory,
     laws_parity,
     laws_quantized,
+    laws_window,
 )
 from tests.caches.law import LAWS
 
