@@ -1,0 +1,149 @@
+"""What a softmax over tiles holds after each tile, as plain arrays: no widgets, nothing drawn.
+
+One query, T keys. In tiles, step n has taken the first n tiles; step 0 none. In parts, step n has
+attended to part n by itself, and the step behind the last part merges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+TILES, PARTS = "tiles", "parts"
+ORDERS = ("as in the text", "rising", "falling")
+NOTHING = -np.inf
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Hold one step: keys start .. end - 1 are new, and what is kept after them.
+
+    `weights` (T,) are exp(score - peak) in the units of this step, 0 where nothing was seen yet.
+    `out` (D,) is divided by `total`: the answer so far. `log_sums` and `shares` are those of the
+    parts done so far; shares are there once they are merged.
+    """
+
+    step: int
+    start: int
+    end: int
+    old_peak: float
+    peak: float
+    rescale: float
+    total: float
+    weights: np.ndarray
+    out: np.ndarray
+    log_sums: tuple[float, ...] = ()
+    peaks: tuple[float, ...] = ()
+    shares: tuple[float, ...] = field(default=())
+
+    @property
+    def merged(self) -> bool:
+        return bool(self.shares)
+
+
+class OnlineSoftmax:
+    """Hold one query's scores and the values, cut into tiles of `tile` keys.
+
+    `scores` (T,), finite or -inf where masked; `values` (T, D); `words` name the keys. `order`
+    puts the keys in another order, which changes the steps and not the answer. Raises ValueError
+    for what does not fit together.
+    """
+
+    def __init__(
+        self, words: Sequence[str], scores, values, tile: int = 4, mode: str = TILES, order: str = ORDERS[0]
+    ):  # fmt: skip
+        scores, values = (np.asarray(x, dtype=np.float64) for x in (scores, values))
+        if scores.ndim != 1 or values.ndim != 2 or len(scores) != len(values) or 0 in values.shape:
+            raise ValueError(
+                f"scores {scores.shape} and values {values.shape} must be (T,) and (T, D), one row a key."
+            )
+        if len(words) != len(scores):
+            raise ValueError(f"{len(words)} words for {len(scores)} keys: give one each.")
+        if np.isnan(scores).any() or np.isposinf(scores).any() or not np.isfinite(values).all():
+            raise ValueError("scores must be finite, or -inf where masked, and values finite.")
+        if not 1 <= tile <= len(scores):
+            raise ValueError(f"tile {tile} must be at least 1 and at most the {len(scores)} keys.")
+        if mode not in (TILES, PARTS) or order not in ORDERS:
+            raise ValueError(f"mode is {TILES!r} or {PARTS!r}, order one of {', '.join(ORDERS)}.")
+        place = np.arange(len(scores))
+        if order != ORDERS[0]:
+            place = np.argsort(scores, kind="stable")[:: 1 if order == "rising" else -1]
+        self.words = [str(words[i]) for i in place]
+        self.places = place.tolist()  # where each key stood in the text
+        self.scores, self.values = scores[place], values[place]
+        self.tile, self.mode, self.order = tile, mode, order
+        self.starts = list(range(0, len(scores), tile))
+        self.exact, self.log_sum = _whole(self.scores, self.values)
+
+    @property
+    def num_keys(self) -> int:
+        return len(self.scores)
+
+    @property
+    def last_step(self) -> int:
+        """Return the number of the last step: the last tile, or the merge."""
+        return len(self.starts) + (self.mode == PARTS)
+
+    def frame(self, step: int) -> Frame:
+        """Return a step. Raises ValueError for one that does not exist."""
+        if not 0 <= step <= self.last_step:
+            raise ValueError(f"step {step} is not one of 0 to {self.last_step}.")
+        return self._in_parts(step) if self.mode == PARTS else self._in_tiles(step)
+
+    def error(self, frame: Frame) -> float:
+        """Return how far the answer of a step is from the exact one, in its largest number."""
+        return float(np.abs(frame.out - self.exact).max())
+
+    def _in_tiles(self, step: int) -> Frame:
+        size = self.values.shape[1]
+        peak, total, out, weights = NOTHING, 0.0, np.zeros(size), np.zeros(self.num_keys)
+        start = end = 0
+        old_peak, rescale = peak, 0.0
+        for start in self.starts[:step]:
+            end = min(start + self.tile, self.num_keys)
+            scores, values = self.scores[start:end], self.values[start:end]
+            old_peak, peak = peak, max(peak, float(scores.max()))
+            base = peak if np.isfinite(peak) else 0.0
+            rescale = float(np.exp(old_peak - base))
+            weights *= rescale
+            weights[start:end] = np.exp(scores - base)
+            total = total * rescale + float(weights[start:end].sum())
+            out = out * rescale + weights[start:end] @ values
+        return Frame(step, start, end, old_peak, peak, rescale, total, weights, out / (total or 1.0))
+
+    def _in_parts(self, step: int) -> Frame:
+        done = self.starts[: min(step, len(self.starts))]
+        weights, outs, log_sums, peaks = np.zeros(self.num_keys), [], [], []
+        start = end = 0
+        peak, total, out = NOTHING, 0.0, np.zeros(self.values.shape[1])
+        for start in done:
+            end = min(start + self.tile, self.num_keys)
+            scores, values = self.scores[start:end], self.values[start:end]
+            peak = float(scores.max())
+            base = peak if np.isfinite(peak) else 0.0
+            weights[start:end] = np.exp(scores - base)
+            total = float(weights[start:end].sum())
+            out = weights[start:end] @ values / (total or 1.0)
+            outs.append(out)
+            peaks.append(peak)
+            log_sums.append(base + float(np.log(total)) if total else NOTHING)
+        shares = ()
+        if step > len(self.starts):
+            base = self.log_sum if np.isfinite(self.log_sum) else 0.0
+            shares = tuple(np.exp(np.array(log_sums) - base).tolist())
+            out = np.array(shares) @ np.array(outs)
+            weights = np.exp(self.scores - base)
+            start, end, total, peak = 0, self.num_keys, float(weights.sum()), base
+        kept = tuple(log_sums), tuple(peaks), shares
+        return Frame(step, start, end, NOTHING, peak, 0.0, total, weights, out, *kept)
+
+
+def _whole(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the softmax over all scores times the values, and the log of its sum."""
+    peak = scores.max()
+    if not np.isfinite(peak):
+        return np.zeros(values.shape[1]), NOTHING
+    exps = np.exp(scores - peak)
+    return exps @ values / exps.sum(), float(peak + np.log(exps.sum()))
