@@ -32,7 +32,7 @@ def _check_cost(candidate) -> Verdict:
 def _written_mistake(written: int, p: int, n: int, row: int) -> str:
     if written == (p + n) * row:
         return (
-            "`written` counts each row once, as a preallocated buffer writes it: `cat` writes all rows again"
+            "`written` counts each row once, as in a preallocated buffer: `cat` writes all rows again"
         )
     if written == cat_cost(p, n, row)[0] // row:
         return "`written` counts rows: each has `row` bytes"
@@ -79,8 +79,8 @@ COST = Exercise(
     task="""
 A layer's cache appends with `torch.cat`, K and V in one go. First it gets a prompt of `p` tokens in one
 update, which writes p rows. Then n tokens, one at a time; each time `cat` writes all rows so far, old and
-new, into new tensors, and only then the old ones are freed. `row` is the bytes of a token's K and V in this layer.
-n may be 0.
+new, into new tensors, and only then the old ones are freed. n may be 0. `row` is the bytes of a token's K
+and V in this layer.
 
 Return two whole numbers:
 - `written`: bytes written into new tensors, over all updates
@@ -190,8 +190,9 @@ MASK = Exercise(
     importance=2,
     name="buffer_mask",
     task="""
-A cache hands its whole buffer to attention, max_seq_len slots, of which the first `start` were held before. The
-`num_new` new rows have just been written behind them; the slots behind those were never written.
+A cache hands its whole buffer to attention, max_seq_len slots, of which the first `start` were held
+before. The `num_new` new rows have just been written behind them; the slots behind those were never
+written.
 
 Return a bool tensor of shape (num_new, max_seq_len), True where new query i may look at slot j.""",
     hints=(

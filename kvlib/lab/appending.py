@@ -1,0 +1,114 @@
+"""A panel that appends token by token, by torch.cat and into a buffer, and counts what each moves."""
+
+from __future__ import annotations
+
+import ipywidgets as widgets
+
+from kvlib.lab import style
+from kvlib.lab.appending_picture import HEIGHT, WIDTH, AppendingPicture
+from kvlib.lab.appending_steps import Appending, Frame
+from kvlib.lab.panel import PicturePanel
+
+ROOMS = 12, 24, 48
+CSS = f"""<style>
+.kvlib-appending .kvlib-figure {{ width: calc(100% - 4px); max-width: {WIDTH}px; height: auto;
+  box-sizing: border-box; border-radius: 6px; }}
+.kvlib-appending .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a); }}
+.kvlib-appending .jupyter-button:focus-visible, .kvlib-appending select:focus-visible {{
+  outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }}
+.kvlib-appending [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 4.4em;
+  max-width: {WIDTH}px; color: var(--jp-content-font-color1, inherit); white-space: normal; }}
+</style>"""
+
+
+class AppendingPanel(PicturePanel):
+    """Step through room + 1 tokens; `kvlib`'s two caches append each, and every byte is counted.
+
+    `room` is the buffer's max_seq_len, one of 12, 24 and 48, `step` the token it opens with. The bytes
+    are those of one layer of SmolLM2 in float32. Raises ValueError for a room or step it does not have.
+    """
+
+    def __init__(self, room: int = 24, step: int = 9):
+        if room not in ROOMS:
+            raise ValueError(f"room is one of {', '.join(map(str, ROOMS))}, not {room!r}.")
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= room + 1:
+            raise ValueError(f"step is one of 0 to {room + 1}, not {step!r}.")
+        self._made: dict[int, tuple[Appending, AppendingPicture]] = {}
+        self._quiet = False
+        self._take(room)
+        self.slider = widgets.IntSlider(
+            value=step, min=0, max=self.run.last_step, description="Token", continuous_update=True,
+            style={"description_width": "initial"}, layout={"width": "420px"},
+        )  # fmt: skip
+        self.previous = widgets.Button(description="Previous", tooltip="One token back")
+        self.next = widgets.Button(description="Next", tooltip="Append one token")
+        self.room = widgets.Dropdown(
+            options=[(f"{n} tokens", n) for n in ROOMS], value=room, description="Room of the buffer",
+            style={"description_width": "initial"}, layout={"width": "230px"},
+        )  # fmt: skip
+        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
+        self.image.add_class("kvlib-figure")
+        self.status = widgets.HTML()
+        row = [self.previous, self.next, self.slider, self.room]
+        controls = widgets.HBox(row, layout={"flex_flow": "row wrap", "align_items": "center"})
+        super().__init__([widgets.HTML(CSS), controls, self.image, self.status])
+        self.add_class("kvlib-panel")
+        self.add_class("kvlib-appending")
+        self.previous.on_click(lambda _: self._guarded(lambda: self._move(-1)))
+        self.next.on_click(lambda _: self._guarded(lambda: self._move(1)))
+        self.slider.observe(lambda _: self._guarded(self._show), "value")
+        self.room.observe(lambda _: self._guarded(self._new_room), "value")
+        self._show()
+
+    def frame(self) -> Frame:
+        """Return what the panel shows now."""
+        return self.run.frames[self.slider.value]
+
+    def summary(self) -> str:
+        """Return the panel in words, the same on every run."""
+        return (
+            f"Two caches append, a buffer of {self.run.room} slots beside torch.cat. "
+            f"{self.run.sentence(self.frame())} "
+            "Run this cell to step through it with Previous, Next or the slider."
+        )
+
+    def _take(self, room: int) -> None:
+        """Make the run and the picture of a room, or take them up again."""
+        if room not in self._made:
+            run = Appending(room)
+            self._made[room] = run, AppendingPicture(run)
+        self.run, self.picture = self._made[room]
+
+    def _new_room(self) -> None:
+        """Take another buffer; the token stays, as far as there are that many."""
+        self._quiet = True
+        try:
+            self._take(self.room.value)
+            self.slider.value = min(self.slider.value, self.run.last_step)
+            self.slider.max = self.run.last_step
+        finally:
+            self._quiet = False
+        self._show()
+
+    def _move(self, by: int) -> None:
+        """Go on or back; at either end stay, so that a button keeps the keyboard's focus."""
+        goal = self.slider.value + by
+        if 0 <= goal <= self.slider.max:
+            self.slider.value = goal
+        else:
+            end = "There is nothing before it." if by < 0 else "That was the last token."
+            self._write(f"{self.run.sentence(self.frame())} {end}")
+
+    def _show(self) -> None:
+        if self._quiet:
+            return
+        frame = self.frame()
+        self.picture.update(frame)
+        self.image.value = style.png(self.picture.image())
+        self._write(self.run.sentence(frame))
+
+    def _guarded(self, action) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._write(f"This panel failed with {type(error).__name__}: {error}. Run its cell again.")
