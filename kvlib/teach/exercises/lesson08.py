@@ -1,0 +1,386 @@
+"""The exercises of lesson 08: a softmax over tiles, and the merge of parts."""
+
+import math
+
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+
+# scores of each tile as (rows, keys of a tile); each case finds what those before let pass
+TILE_CASES = (
+    ("whose peak rises from tile to tile", [[[0.0, 1.0], [1.0, 0.5]], [[2.0, 3.0], [1.5, 4.0]]]),
+    (
+        "whose peak comes first",
+        [[[3.0, 1.0], [2.0, 4.0]], [[0.0, 2.0], [1.0, -1.0]], [[1.0, 2.5], [3.0, 0.0]]],
+    ),
+    ("whose rows lie far apart", [[[0.0, 1.0], [900.0, 901.0]], [[2.0, 1.0], [899.0, 902.0]]]),
+    ("in the hundreds", [[[800.0, 801.0], [750.0, 749.0]], [[1.0, 2.0], [3.0, 4.0]]]),
+    ("far below 0", [[[-800.0, -801.0], [-900.0, -901.0]], [[-799.0, -803.0], [-902.0, -901.0]]]),
+)
+VALUES = [[[1.0, -2.0, 0.5], [3.0, 1.0, -1.0]], [[-1.0, 2.0, 4.0], [0.5, -3.0, 1.5]],
+          [[2.0, 2.0, -2.0], [-4.0, 1.0, 0.0]]]  # fmt: skip
+
+
+def absorb(peak, total, out, scores, values):
+    """Take one more tile into the running peak, sum and output; shapes as in the task."""
+    import torch
+
+    new_peak = torch.maximum(peak, scores.amax(dim=1, keepdim=True))
+    rescale = torch.exp(peak - new_peak)
+    weights = torch.exp(scores - new_peak)
+    return new_peak, total * rescale + weights.sum(dim=1, keepdim=True), out * rescale + weights @ values
+
+
+def _check_absorb(candidate) -> Verdict:
+    import torch
+
+    for name, tiles in TILE_CASES:
+        peak = torch.full((2, 1), -math.inf, dtype=torch.float64)
+        state = peak, torch.zeros_like(peak), torch.zeros(2, 3, dtype=torch.float64)
+        for number, scores in enumerate(tiles):
+            scores, values = (torch.tensor(x, dtype=torch.float64) for x in (scores, VALUES[number]))
+            given = candidate(*(x.clone() for x in state), scores.clone(), values.clone())
+            wanted = absorb(*state, scores, values)
+            where = f"this was tile {number + 1} of scores {name}"
+            mistake = _form_mistake(given, wanted) or _state_mistake(given, wanted, state, scores, values)
+            if mistake:
+                return not_yet(f"{mistake}; {where}")
+            state = wanted
+    return correct(
+        "after the last tile, out / total is the softmax over all keys, and at no time did you need "
+        "more than one tile of scores"
+    )
+
+
+def _form_mistake(given, wanted) -> str | None:
+    import torch
+
+    if not isinstance(given, tuple | list) or len(given) != 3:
+        return f"return three tensors, (new_peak, total, out), not {show(given)}"
+    for name, x, want in zip(("new_peak", "total", "out"), given, wanted):
+        if not isinstance(x, torch.Tensor):
+            return f"`{name}` must be a tensor of shape {tuple(want.shape)}, not {show(x)}"
+        if x.shape != want.shape:
+            hint = ": keepdim=True keeps the axis of 1" if x.dim() < 2 else ""
+            return f"`{name}` has shape {tuple(x.shape)}, it must be {tuple(want.shape)}{hint}"
+    return None
+
+
+def _state_mistake(given, wanted, state, scores, values) -> str | None:
+    """Say which mistake gives these three tensors; None where they are right."""
+    import torch
+
+    if all(_alike(x, want) for x, want in zip(given, wanted)):
+        return None
+    peak, total, out = state
+    new_peak, new_total, new_out = wanted
+    first = bool(peak.isneginf().all())
+    high = scores.amax(dim=1, keepdim=True)
+    if not _alike(given[0], new_peak):
+        if _alike(given[0], high):
+            return (
+                "`new_peak` is the largest score of this tile alone: it must also be at least the peak so "
+                "far, or what was kept may overflow when it is rescaled"
+            )
+        if _alike(given[0], peak):
+            return "`new_peak` is still the old peak: a larger score in this tile raises it"
+        if _alike(given[0], torch.full_like(peak, float(torch.maximum(peak, high).max()))):
+            return (
+                "one peak for all rows: each row is a query with its own scores, so take the maximum "
+                "along the keys, dim=1"
+            )
+        if _alike(given[0], new_peak.clamp_min(0)):
+            return "`new_peak` is never below 0: the first peak is -inf, and scores may all be negative"
+        return f"`new_peak` is {show(given[0].flatten().tolist())}, not {show(new_peak.flatten().tolist())}"
+    weights, rescale = (scores - new_peak).exp(), (peak - new_peak).exp()
+    if not all(torch.isfinite(x).all() for x in given):
+        if first:
+            return (
+                "a number is not finite: the first peak is -inf, so subtract the NEW peak from the scores, "
+                "and rescale by exp(peak - new_peak), which is then exp(-inf) = 0"
+            )
+        return "a number is not finite: every exponent must be 0 or less, score - new_peak, peak - new_peak"
+    sums, mix = weights.sum(dim=1, keepdim=True), weights @ values
+    mistakes = (
+        (total + sums, out * rescale + mix,
+         "the sum so far was made with the old peak: multiply it by exp(peak - new_peak) before adding"),
+        (total * rescale + sums, out + mix,
+         "the output so far was made with the old peak: multiply it by exp(peak - new_peak), as the sum"),
+        (total + sums, out + mix,
+         "nothing is rescaled: what was kept is in units of the old peak. Multiply sum and output by "
+         "exp(peak - new_peak)"),
+        (total / rescale + sums, out / rescale + mix,
+         "the rescaling goes the wrong way: when the peak rises, old exponentials shrink"),
+        (sums, mix, "only this tile is left: add to what was kept, rescaled"),
+        (total * rescale + sums, (out * rescale + mix) / new_total,
+         "the output is divided already: out / total comes once, after the last tile"),
+        (total * rescale + sums, (out * total * rescale + mix) / new_total,
+         "the output is divided already, and multiplied back before each tile: it works, but divides at "
+         "each tile. Keep it undivided; out / total comes once, after the last tile"),
+        (total * (peak - new_peak).exp2() + scores.sub(new_peak).exp2().sum(dim=1, keepdim=True),
+         out * (peak - new_peak).exp2() + scores.sub(new_peak).exp2() @ values,
+         "those are powers of 2: softmax is made of powers of e. (Kernels use exp2, but multiply the "
+         "scores by log2(e) first)"),
+        (total * rescale + scores.sub(new_peak).exp2().sum(dim=1, keepdim=True),
+         out * rescale + scores.sub(new_peak).exp2() @ values,
+         "the new exponentials are powers of 2, the old ones of e: use exp for both"),
+        (total * rescale + weights.sum(), out * rescale + mix,
+         "one sum for all rows: each row is a query of its own, so sum along the keys, dim=1"),
+        (total * rescale + weights.mean(dim=1, keepdim=True), out * rescale + mix,
+         "`total` adds the mean of the weights; it is their sum"),
+        (total * rescale + sums, out * rescale + weights / sums @ values,
+         "the tile's weights are divided by the tile's own sum: leave them as they are, the division "
+         "comes after the last tile"),
+    )  # fmt: skip
+    for wrong_total, wrong_out, meaning in mistakes:
+        if _alike(given[1], wrong_total) and _alike(given[2], wrong_out):
+            return meaning
+    name, x, want = ("total", given[1], new_total) if not _alike(given[1], new_total) else (
+        "out", given[2], new_out)  # fmt: skip
+    return f"`{name}` is {show(_rounded(x))}, not {show(_rounded(want))}: old part rescaled, plus this tile's"
+
+
+def _alike(x, want) -> bool:
+    import torch
+
+    return torch.allclose(x.double(), want, rtol=1e-6, atol=1e-9)
+
+
+def _rounded(x) -> list:
+    return [round(value, 4) for value in x.flatten().tolist()]
+
+
+def _absorb_source(
+    peak="torch.maximum(peak, scores.amax(dim=1, keepdim=True))", rescale="torch.exp(peak - new_peak)",
+    weights="torch.exp(scores - new_peak)", total="total * rescale + weights.sum(dim=1, keepdim=True)",
+    out="out * rescale + weights @ values",
+) -> str:  # fmt: skip
+    return (
+        "import torch\n\n\n"
+        "def my_absorb(peak, total, out, scores, values):\n"
+        f"    new_peak = {peak}\n"
+        f"    rescale = {rescale}\n"
+        f"    weights = {weights}\n"
+        f"    total = {total}\n"
+        f"    out = {out}\n"
+        "    return new_peak, total, out\n"
+    )
+
+
+ABSORB = Exercise(
+    key="08-online-softmax",
+    lesson=8,
+    title="One more tile",
+    minutes=10,
+    difficulty=2,
+    importance=3,
+    name="my_absorb",
+    task="""
+A tile of r queries has looked at some keys. For each query three things are kept: `peak` (r, 1), the
+largest score so far; `total` (r, 1), the sum of exp(score - peak); `out` (r, D), the sum of
+exp(score - peak) times value. Before the first tile they are -inf, 0 and 0.
+
+Now n more keys come: `scores` (r, n), each row with a finite one, and `values` (n, D). Return the
+new (peak, total, out).""",
+    hints=(
+        "The new peak is the larger one of the old peak and this tile's largest score, row by row. Keep "
+        "the axis of 1: `amax(dim=1, keepdim=True)`.",
+        "What was kept is a sum of exp(score - peak). Which factor turns each of its terms into "
+        "exp(score - new_peak)?",
+        "`rescale = torch.exp(peak - new_peak)` for sum and output; `weights = torch.exp(scores - new_peak)` "
+        "for this tile; the output gains `weights @ values`.",
+    ),
+    stub=_absorb_source("...", "...", "...", "...", "..."),
+    solution=_absorb_source(),
+    judge=_check_absorb,
+    wrong={
+        "output not rescaled": _absorb_source(out="out + weights @ values"),
+        "sum not rescaled": _absorb_source(total="total + weights.sum(dim=1, keepdim=True)"),
+        "nothing rescaled": _absorb_source(rescale="1"),
+        "rescaled the wrong way": _absorb_source(
+            rescale="torch.nan_to_num(torch.exp(new_peak - peak), posinf=0)"
+        ),
+        "the tile's peak alone": _absorb_source(peak="scores.amax(dim=1, keepdim=True)"),
+        "the old peak stays": _absorb_source(
+            peak="torch.where(peak.isinf(), scores.amax(dim=1, keepdim=True), peak)"
+        ),
+        "weights from the old peak": _absorb_source(weights="torch.exp(scores - peak)"),
+        "one peak for all rows": _absorb_source(
+            peak="torch.maximum(peak, scores.amax()).amax().expand(2, 1)"
+        ),
+        "a peak of 0 or more": _absorb_source(
+            peak="torch.maximum(peak, scores.amax(dim=1, keepdim=True)).clamp_min(0)"
+        ),
+        "divided too early": _absorb_source(out="(out * rescale + weights @ values) / total"),
+        "base 2": _absorb_source(
+            rescale="torch.exp2(peak - new_peak)", weights="torch.exp2(scores - new_peak)"
+        ),
+        "the axis of 1 dropped": _absorb_source(total="total[:, 0] * rescale[:, 0] + weights.sum(dim=1)"),
+        "one sum for all rows": _absorb_source(total="total * rescale + weights.sum()"),
+        "this tile only": _absorb_source(total="weights.sum(dim=1, keepdim=True)", out="weights @ values"),
+    },
+)
+
+# outputs of the parts, and their log-sums
+MERGE_CASES = (
+    ([[1.0, 2.0], [3.0, -1.0]], [0.75, 2.0]),
+    ([[1.0, 2.0], [3.0, -1.0], [0.5, 4.0]], [2.0, 2.0, -1.0]),
+    ([[1.0, 2.0], [0.0, 0.0], [3.0, -1.0]], [0.5, -math.inf, 1.5]),
+    ([[1.0, 2.0], [3.0, -1.0]], [800.0, 799.0]),
+    ([[1.0, 2.0], [3.0, -1.0]], [-900.0, -901.0]),
+    ([[5.0, -5.0]], [3.0]),
+)
+
+
+def merge(outs, log_sums):
+    """Merge parts, outs (S, D) and log_sums (S,), into (out, log_sum)."""
+    import torch
+
+    log_sum = torch.logsumexp(log_sums, dim=0)
+    return (log_sums - log_sum).exp() @ outs, log_sum
+
+
+def _check_merge(candidate) -> Verdict:
+    import torch
+
+    for outs, log_sums in MERGE_CASES:
+        outs, log_sums = (torch.tensor(x, dtype=torch.float64) for x in (outs, log_sums))
+        given = candidate(outs.clone(), log_sums.clone())
+        case = f"this was with log_sums {log_sums.tolist()}"
+        mistake = _merge_mistake(given, outs, log_sums)
+        if mistake:
+            return not_yet(f"{mistake}; {case}")
+    return correct(
+        "each part counts by its share of the whole sum, an empty one not at all, and the result is a part "
+        "again, to be merged on"
+    )
+
+
+def _merge_mistake(given, outs, log_sums) -> str | None:
+    """Say which mistake gives this answer; None where it is right."""
+    import torch
+
+    S, D = outs.shape
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        return f"return two tensors, (out, log_sum), not {show(given)}"
+    out, log_sum = given
+    if not isinstance(out, torch.Tensor) or not isinstance(log_sum, torch.Tensor):
+        return f"`out` and `log_sum` must be tensors, not {show(out)} and {show(log_sum)}"
+    if out.shape != (D,):
+        return f"`out` has shape {tuple(out.shape)}; it is one output, (D,): sum over the parts"
+    if log_sum.shape != ():
+        return f"`log_sum` has shape {tuple(log_sum.shape)}; it is one number: sum over the parts"
+    wanted_out, wanted = merge(outs, log_sums)
+    if _alike(out, wanted_out) and _alike(log_sum, wanted):
+        return None
+    if not (torch.isfinite(out).all() and torch.isfinite(log_sum)):
+        if log_sums.isneginf().any():
+            return (
+                "an empty part has log_sum -inf, and its share is exp(-inf) = 0: nothing here needs to be nan"
+            )
+        return (
+            "a number is not finite: log_sums may be in the hundreds, of either sign. Subtract their "
+            "maximum before exp, or use torch.logsumexp"
+        )
+    finite = log_sums.isfinite()
+    base_2 = (log_sums * math.log(2)).softmax(dim=0)
+    shares = {
+        "that is the plain average: a part counts by its share of the sum of exponentials, not by one vote": (
+            torch.full_like(log_sums, 1 / S),
+        ),
+        "the log_sums are natural logarithms: undo them by exp, not by powers of 2": (base_2,),
+        "the log_sums themselves are no weights: they are logarithms, so take exp first": (
+            (log_sums / log_sums.sum()).nan_to_num(0),
+            log_sums.nan_to_num(neginf=0) / log_sums[finite].sum(),
+        ),
+        "the shares do not sum to 1: divide by the sum over all parts": (
+            (log_sums - log_sums.amax()).exp(), log_sums.exp(), log_sums.exp().clamp_max(1e300),
+        ),
+        "that is the output of the largest part alone": ((log_sums == log_sums.amax()).double(),),
+        "the shares go the wrong way: the larger a part's log_sum, the more it counts": (
+            (-log_sums).softmax(dim=0), (-log_sums.masked_fill(~finite, math.inf)).softmax(dim=0),
+        ),
+    }  # fmt: skip
+    if not _alike(out, wanted_out):
+        for meaning, candidates in shares.items():
+            if any(_alike(out, (share @ outs).nan_to_num(0)) for share in candidates):
+                return meaning
+        return f"`out` is {show(_rounded(out))}, not {show(_rounded(wanted_out))}"
+    for wrong, meaning in (
+        (log_sums.amax(), "`log_sum` is the largest one; it is the logarithm of the sum of all exponentials"),
+        (log_sums[finite].sum(), "`log_sum` adds the logarithms, and so multiplies: add the exponentials"),
+        (log_sums[finite].mean(), "`log_sum` is the mean; it is the logarithm of all exponentials' sum"),
+        (wanted.exp(), "`log_sum` is the sum itself: return its logarithm"),
+        (wanted / math.log(2), "`log_sum` is a logarithm of base 2; parts come with natural ones, and "
+         "the result is a part again"),
+        ((log_sums - log_sums.amax()).exp().sum().log(), "`log_sum` lacks the maximum that was "
+         "subtracted: add it back after the logarithm"),
+        (torch.zeros_like(wanted), "`log_sum` is 0: that is the sum of the shares, not of the exponentials"),
+    ):  # fmt: skip
+        if _alike(log_sum, wrong):
+            return meaning
+    return f"`log_sum` is {show(round(float(log_sum), 4))}, not {show(round(float(wanted), 4))}"
+
+
+def _merge_source(
+    share: str, log_sum: str = "torch.logsumexp(log_sums, dim=0)", out: str = "share @ outs"
+) -> str:
+    return (
+        "import torch\n\n\n"
+        "def my_merge(outs, log_sums):\n"
+        f"    log_sum = {log_sum}\n"
+        f"    share = {share}\n"
+        f"    out = {out}\n"
+        "    return out, log_sum\n"
+    )
+
+
+_SHARE = "torch.exp(log_sums - log_sum)"
+
+MERGE = Exercise(
+    key="08-merge-parts",
+    lesson=8,
+    title="Merge the parts",
+    minutes=8,
+    difficulty=2,
+    importance=3,
+    name="my_merge",
+    task="""
+One query attended to S parts of its keys, each part by itself. `outs` (S, D) are the parts' outputs,
+each already divided by its part's sum; `log_sums` (S,) are the natural logarithms of the
+parts' sums of exp(score), anything from -1,000 to 1,000. An empty part has output 0 and log_sum -inf; at
+least one is not empty.
+
+Return what attending to all keys at once gives: `out` (D,), and the `log_sum` of the whole.""",
+    hints=(
+        "Undo the division: a part's output times its sum is its sum of exp(score) times value. Add those "
+        "up, and divide by all the sums together.",
+        "So a part counts by its sum over the sum of all: exp(log_sum of the part - log_sum of all).",
+        "exp(1000) overflows; `torch.logsumexp(log_sums, dim=0)` subtracts the maximum for you and is the "
+        "log_sum of the whole.",
+    ),
+    stub=_merge_source("...", "...", "..."),
+    solution=_merge_source(_SHARE),
+    judge=_check_merge,
+    wrong={
+        "plain average": _merge_source("torch.full_like(log_sums, 1 / len(log_sums))"),
+        "base 2": _merge_source("torch.exp2(log_sums - log_sums.max())", out="share @ outs / share.sum()"),
+        "logarithms as weights": _merge_source("log_sums / log_sums.sum()"),
+        "shares not divided": _merge_source("torch.exp(log_sums - log_sums.max())"),
+        "the largest part": _merge_source("(log_sums == log_sums.max()).double()"),
+        "the wrong way": _merge_source("torch.softmax(-log_sums, dim=0)"),
+        "overflow": _merge_source(
+            "torch.exp(log_sums) / torch.exp(log_sums).sum()", "torch.exp(log_sums).sum().log()"
+        ),
+        "the largest log_sum": _merge_source("torch.softmax(log_sums, dim=0)", "log_sums.max()"),
+        "log_sums added": _merge_source("torch.softmax(log_sums, dim=0)", "log_sums.sum()"),
+        "the sum itself": _merge_source("torch.softmax(log_sums, dim=0)", "torch.exp(log_sums).sum()"),
+        "the maximum not added back": _merge_source(
+            "torch.softmax(log_sums, dim=0)", "torch.exp(log_sums - log_sums.max()).sum().log()"
+        ),
+        "log_sum in base 2": _merge_source(
+            "torch.softmax(log_sums, dim=0)", "torch.logsumexp(log_sums, dim=0) / 0.6931471805599453"
+        ),
+        "parts not summed": _merge_source(_SHARE, out="share[:, None] * outs"),
+    },
+)
+
+EXERCISES = (ABSORB, MERGE)
