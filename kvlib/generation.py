@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from kvlib.caches import StaticKVCache
 from kvlib.caches.contract import positions_needed
 from kvlib.caches.rollback import unchanged_on_failure
+from kvlib.decoding import decoder, why_not
 from kvlib.model import Model
 
 
@@ -67,6 +69,7 @@ def generate(
     seed: int | None = None,
     stop_ids: Sequence[int] = (),
     chunk_size: int | None = None,
+    decode: str = "eager",
 ) -> list[int] | list[list[int]]:
     """Generate up to `max_new_tokens` tokens; return the new ones only.
 
@@ -75,14 +78,19 @@ def generate(
     each layer, or a list of caches that already hold the start of the text, or None to
     recompute the whole text for every token. `temperature` 0 takes the most likely token; above 0
     it samples softmax(logits / temperature) with `seed`. A stop token ends its sequence and is
-    kept. Raises ValueError for an empty prompt, a token outside the vocabulary, or a text longer
-    than the model or the cache can hold, before anything is computed.
+    kept. `decode` is how a step runs, one of `kvlib.decoding.WAYS`; what cannot be had here falls
+    back to "eager" with a warning that says why. Raises ValueError for an empty prompt, a token
+    outside the vocabulary, or a text longer than the model or the cache can hold, before anything
+    is computed.
     """
     prompts, single = _checked_prompts(model, prompt_ids)
     stop_ids = _checked_stops(stop_ids)
     tokens = [[] for _ in prompts]
     running = set(range(len(prompts)))
-    for new, _, _ in _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size):
+    steps = _steps(
+        model, prompts, max_new_tokens, cache, temperature, seed, chunk_size, decode
+    )
+    for new, _, _ in steps:
         for i in sorted(running):
             tokens[i].append(new[i])
             if new[i] in stop_ids:
@@ -102,6 +110,7 @@ def stream(
     seed: int | None = None,
     stop_ids: Sequence[int] = (),
     chunk_size: int | None = None,
+    decode: str = "eager",
 ) -> Iterator[Step]:
     """Yield each new token of one prompt as it is made, with the time it took.
 
@@ -112,7 +121,9 @@ def stream(
     if not single:
         raise ValueError("stream takes one prompt, a flat list of token ids; generate takes batches")
     stop_ids = _checked_stops(stop_ids)
-    steps = _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size)
+    steps = _steps(
+        model, prompts, max_new_tokens, cache, temperature, seed, chunk_size, decode
+    )
     return _until_stop(steps, stop_ids)
 
 
@@ -123,7 +134,9 @@ def _until_stop(steps: Iterator, stop_ids: set[int]) -> Iterator[Step]:
             return
 
 
-def _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size) -> Iterator:
+def _steps(
+    model, prompts, max_new_tokens, cache, temperature, seed, chunk_size, decode
+) -> Iterator:
     """Check everything now; return an iterator of (token of each sequence, seconds, rows cached)."""
     _whole("max_new_tokens", max_new_tokens, 1)
     if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not (
@@ -134,6 +147,7 @@ def _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size)
         _whole("chunk_size", chunk_size, 1)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise ValueError(f"seed must be a whole number or None, not {seed!r}")
+    why_not(model, decode)  # a way that does not exist is refused before anything is computed
     longest = max(len(prompt) for prompt in prompts)
     caches = _make_caches(model, cache, longest + max_new_tokens - 1)
     held = caches[0].seq_len if caches else 0
@@ -156,13 +170,17 @@ def _steps(model, prompts, max_new_tokens, cache, temperature, seed, chunk_size)
     padded = [[prompt[0]] * pad + list(prompt) for pad, prompt in zip(padding, prompts)]
     tokens = torch.tensor(padded, device=model.device)  # (B, p)
     generator = torch.Generator().manual_seed(seed) if seed is not None else None
-    return _run(model, tokens, max_new_tokens, caches, padding, temperature, generator, chunk_size)
+    return _run(
+        model, tokens, max_new_tokens, caches, padding, temperature, generator, chunk_size, decode
+    )
 
 
-def _run(model, tokens, max_new_tokens, caches, padding, temperature, generator, chunk_size):
+def _run(
+    model, tokens, max_new_tokens, caches, padding, temperature, generator, chunk_size, decode
+):
     """Prefill, then decode; without caches, run the whole text again for every token."""
     padding = padding if any(padding) else None
-    new = tokens
+    new, step = tokens, None
     for _ in range(max_new_tokens):
         began = time.perf_counter()
         with torch.no_grad():  # not inference_mode: a cache must stay writable after it
@@ -173,7 +191,11 @@ def _run(model, tokens, max_new_tokens, caches, padding, temperature, generator,
                     model, tokens, caches, chunk_size=chunk_size, left_padding=padding
                 )
             else:
-                logits = model(new, caches, left_padding=padding)[:, -1]
+                first = step is None
+                step = step or decoder(model, caches, decode, left_padding=padding)
+                logits = step(new)
+                if first and step.reason is not None:
+                    warnings.warn(f'{step.reason} Decoding is "eager" instead.', stacklevel=3)
             new = choose(logits, temperature, generator)  # (B, 1)
             if caches is None:
                 tokens = torch.cat([tokens, new], dim=1)

@@ -27,6 +27,7 @@ from kvlib.devices import (
 )
 from kvlib.memory import ModelPreset
 from kvlib.model import Model, rotary_tables
+from kvlib.pages import ask_for_large_pages
 from kvlib.timing import Floor, Timing
 
 CPU_LIMIT = 2_200_000_000  # bytes: with Python, torch and a notebook the whole stays under 4 GB
@@ -309,7 +310,7 @@ def _table_length(seq_len: int) -> int:
 
 def _random(count: int, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return `count` elements: a small random block over and over, every page written."""
-    pool = torch.empty(count, dtype=dtype, device=device)
+    pool = ask_for_large_pages(torch.empty(count, dtype=dtype, device=device))
     seeded = torch.Generator().manual_seed(0)  # the caller's random state is left alone
     block = torch.randn(min(count, 2**20 - 3), generator=seeded).mul_(scale).to(device, dtype)
     whole = count // block.numel() * block.numel()

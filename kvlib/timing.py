@@ -28,6 +28,7 @@ from kvlib.devices import (
     return_unused_memory,
     synchronize,
 )
+from kvlib.pages import ask_for_large_pages
 
 _lock = threading.RLock()  # held while a rate is measured: two at once would disturb each other
 _kept: dict[str, float] = {}
@@ -168,6 +169,7 @@ def _written_buffer(device: torch.device) -> torch.Tensor:
     while True:
         try:
             buffer = torch.empty(size // 4, dtype=torch.float32, device=device)
+            ask_for_large_pages(buffer)
             buffer.view(-1, 2**16).copy_(torch.randn(2**16, device=device))
             return buffer
         except (RuntimeError, MemoryError) as error:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvlib import model_file, tokenizer
 from kvlib.model import Model, ModelConfig
+from kvlib.pages import ask_for_large_pages
 
 
 def load_smollm2(*, device=None, dtype: torch.dtype = torch.float32):
@@ -61,6 +62,22 @@ def load_gguf(path: str | Path, *, device=None, dtype: torch.dtype = torch.float
         return _unpermuted(weight, heads[kind]) if whole else weight
 
     return _assemble(path, config, read, device=device, dtype=dtype), text
+
+
+_LINE = 64  # elements: at least a cache line in every precision
+_TOP = {
+    "embedding": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+_PARTS = {  # the weights of a layer, and of which tensors of a Llama each is stacked
+    "attention_norm.weight": ("input_layernorm",),
+    "attention.qkv.weight": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.out.weight": ("self_attn.o_proj",),
+    "mlp_norm.weight": ("post_attention_layernorm",),
+    "mlp.gate_up.weight": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.down.weight": ("mlp.down_proj",),
+}
 
 
 def load_checkpoint(folder: str | Path, *, device=None, dtype: torch.dtype | None = None):
@@ -130,25 +147,32 @@ def _assemble(
     def fused(*names: str) -> Tensor:  # each (out, in) -> (sum of outs, in)
         return torch.cat([get(name) for name in names])
 
-    state = {"embedding": get("model.embed_tokens.weight"), "norm.weight": get("model.norm.weight")}
-    if not config.tie_embeddings:
-        state["head.weight"] = fused("lm_head.weight")
-    for i in range(config.num_layers):
-        here, there = f"layers.{i}.", f"model.layers.{i}."
-        attention, mlp = there + "self_attn.", there + "mlp."
-        state |= {
-            here + "attention_norm.weight": get(there + "input_layernorm.weight"),
-            here + "attention.qkv.weight": fused(
-                *(f"{attention}{kind}_proj.weight" for kind in "qkv")
-            ),
-            here + "attention.out.weight": fused(attention + "o_proj.weight"),
-            here + "mlp_norm.weight": get(there + "post_attention_layernorm.weight"),
-            here + "mlp.gate_up.weight": fused(mlp + "gate_proj.weight", mlp + "up_proj.weight"),
-            here + "mlp.down.weight": fused(mlp + "down_proj.weight"),
-        }
+    def weight(name: str) -> Tensor:  # by the name that `Model` gives it
+        if name in _TOP:
+            return get(_TOP[name])
+        _, i, kind = name.split(".", 2)  # layers.<i>.<kind>
+        return fused(*(f"model.layers.{i}.{part}.weight" for part in _PARTS[kind]))
+
     model = Model(config, device="meta", dtype=dtype)
-    model.load_state_dict(state, assign=True)
+    into = _views(model, device)
+    for name, view in into.items():
+        view.copy_(weight(name))
+    model.load_state_dict(into, assign=True)
     return model.requires_grad_(False)
+
+
+def _views(model: Model, device) -> dict[str, Tensor]:
+    """Return room for every weight of a model on "meta": views of one tensor, in large pages.
+
+    They lie in the order of a step, each at the start of a cache line.
+    """
+    empty = model.state_dict()
+    sizes = [-(-x.numel() // _LINE) * _LINE for x in empty.values()]
+    pool = ask_for_large_pages(torch.empty(sum(sizes), device=device, dtype=model.dtype))
+    return {
+        name: part[: x.numel()].view(x.shape)
+        for (name, x), part in zip(empty.items(), pool.split(sizes), strict=True)
+    }
 
 
 def _names(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlib.caches.contract import Cache, Rows
+from kvlib.pages import ask_for_large_pages
 
 
 class StaticKVCache(Cache):
@@ -93,8 +94,34 @@ class StaticKVCache(Cache):
         """Bytes of both buffers, used or not: the reservation is the cost."""
         return 0 if self._k is None else self._k.nbytes + self._v.nbytes
 
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor] | None:
+        """Both buffers whole, (B, KV, max_seq_len, D), for code that writes at fixed addresses.
+
+        None before the first update. Rows behind `seq_len` mean nothing until they are written and
+        `advance` has counted them.
+        """
+        return None if self._k is None else (self._k, self._v)
+
+    def advance(self, num_new: int) -> None:
+        """Count `num_new` rows that were written straight into the buffers, behind the used ones.
+
+        Raises ValueError, with nothing changed, where there is no buffer or no room for so many.
+        """
+        if isinstance(num_new, bool) or not isinstance(num_new, int) or num_new < 1:
+            raise ValueError(f"advance counts a whole number of new rows, not {num_new!r}")
+        if self._k is None or self._seq_len + num_new > self.max_seq_len:
+            raise ValueError(
+                f"{num_new} rows cannot have been written behind {self._seq_len}: the buffer has room "
+                f"for {0 if self._k is None else self.max_seq_len}"
+            )
+        self._seq_len += num_new
+
     def _allocate(self, like: Tensor) -> None:
         batch_size, num_kv_heads, _, head_dim = like.shape
         shape = batch_size, num_kv_heads, self.max_seq_len, head_dim
-        k, v = (torch.empty(shape, dtype=like.dtype, device=like.device) for _ in range(2))
+        k, v = (
+            ask_for_large_pages(torch.empty(shape, dtype=like.dtype, device=like.device))
+            for _ in range(2)
+        )
         self._k, self._v, self._rows = k, v, Rows.of(like)

@@ -1,0 +1,213 @@
+"""Ways to run a decode step, behind one door that says what it chose and why.
+
+- "eager": the model as it is, PyTorch operation by operation. Works everywhere, with every cache.
+- "compiled": `torch.compile` turns each layer into a few fused loops.
+- "native": one C function runs the whole step (a CPU, float32, one sequence).
+- "graphed": a CUDA graph, recorded once, plays all of a step's kernels in one launch.
+
+All but the first write at fixed addresses, which only a `StaticKVCache` has. What cannot be had
+falls back to "eager", with the reason in a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kvlib import native
+from kvlib.caches import StaticKVCache
+from kvlib.fixed_step import FixedShapeStep, LayerWeights, layer_step, logits_of
+from kvlib.model import Model
+from kvlib.native.step import NativeStep, misfit
+
+WAYS = "eager", "compiled", "native", "graphed"
+SHORTEST_GRAPH = 256  # keys; a graph is recorded for each power of two from here on
+
+
+def why_not(model: Model, how: str, caches: Sequence | None = None, batch_size: int = 1) -> str | None:
+    """Return why a way of decoding cannot be had, in one sentence, or None if nothing is known against it.
+
+    `caches`, where given, are asked too. Raises ValueError for a way that does not exist.
+    """
+    if how not in WAYS:
+        raise ValueError(f"decode is one of {', '.join(map(repr, WAYS))}, not {how!r}")
+    if how == "eager":
+        return None
+    if any(layer.attention.attend is not None for layer in model.layers):
+        return "Another attention is plugged into the model, and only the eager step calls it."
+    if caches is not None:
+        if not all(type(cache) is StaticKVCache for cache in caches):
+            return "Only a StaticKVCache has the fixed addresses that this way of decoding writes to."
+        if any(cache.buffers is None for cache in caches):
+            return "The caches hold no prompt yet, so their buffers have no address."
+        batch_size = caches[0].buffers[0].shape[0]
+    if how == "native":
+        return misfit(model, batch_size) or native.why_not()
+    if how == "graphed" and model.device.type != "cuda":
+        return f"CUDA graphs need a CUDA device, and the model is on {model.device}."
+    return None
+
+
+def decoder(
+    model: Model, caches: Sequence, how: str = "eager", *, left_padding: Sequence[int] | None = None
+) -> Decoder:
+    """Return a function of the next tokens (B, 1) that gives their logits (B, V) and fills the caches.
+
+    `caches` already hold the prompt. The decoder's `how` says what runs and `reason`, where that is
+    "eager" instead of what was asked for, why. Raises ValueError for a way that does not exist.
+    """
+    reason = why_not(model, how, caches)
+    if reason is None and how != "eager" and left_padding is not None and any(left_padding):
+        reason = "Prompts of unequal lengths are masked, which only the eager step does."
+    if reason is not None:
+        return Decoder(model, caches, left_padding, reason)
+    kinds = {"eager": Decoder, "compiled": Compiled, "native": Native, "graphed": Graphed}
+    return kinds[how](model, caches, left_padding)
+
+
+class Decoder:
+    """Decode by the model itself; the base of the faster ways."""
+
+    how = "eager"
+
+    def __init__(self, model: Model, caches: Sequence, left_padding=None, reason: str | None = None):
+        self.model, self.caches, self.left_padding, self.reason = model, caches, left_padding, reason
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Run one new token of each sequence, (B, 1) int64, behind the caches; return logits (B, V).
+
+        Raises ValueError for tokens that do not fit; the caches are then as they were.
+        """
+        return self.model(tokens, self.caches, left_padding=self.left_padding)[:, -1]
+
+
+class OnBuffers(Decoder):
+    """Decode straight into the buffers of static caches, whose addresses are looked up once."""
+
+    def __init__(self, model: Model, caches: Sequence[StaticKVCache], left_padding=None) -> None:
+        super().__init__(model, caches)
+        self.buffers = [cache.buffers for cache in caches]
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Check as the model does, run the step, and count the new row last."""
+        position = self._checked(tokens)
+        logits = self._run(tokens, position)
+        for cache in self.caches:
+            cache.advance(1)
+        return logits
+
+    def _run(self, tokens: Tensor, position: int) -> Tensor:
+        raise NotImplementedError
+
+    def _checked(self, tokens: Tensor) -> int:
+        """Return the position of the new tokens, or raise ValueError."""
+        position = self.model._checked_start(tokens, self.caches, None)
+        if tokens.shape[1] != 1 or tokens.shape[0] != self.buffers[0][0].shape[0]:
+            raise ValueError(
+                f"tokens have shape {tuple(tokens.shape)}; a decode step takes "
+                f"({self.buffers[0][0].shape[0]}, 1)"
+            )
+        for cache, (k, v) in zip(self.caches, self.buffers, strict=True):
+            if cache.buffers is None or cache.buffers[0] is not k or cache.buffers[1] is not v:
+                raise ValueError("a cache has other buffers than when this decoder was made; make a new one")
+            if position >= cache.max_seq_len:
+                raise ValueError(
+                    f"{position + 1} tokens do not fit a cache of max_seq_len {cache.max_seq_len}"
+                )
+        return position
+
+    def _turn(self, position: int) -> tuple[Tensor, Tensor]:
+        return tuple(part[position : position + 1] for part in self.model._turns_to(position + 1))
+
+
+class Compiled(OnBuffers):
+    """Decode by layers that `torch.compile` has fused; the first step compiles one for all of them."""
+
+    how = "compiled"
+
+    def __init__(self, model: Model, caches, left_padding=None) -> None:
+        super().__init__(model, caches)
+        self.weights = [LayerWeights.of(layer) for layer in model.layers]
+        self.layer = torch.compile(layer_step, fullgraph=True)
+        self.tried = False
+
+    def _run(self, tokens: Tensor, position: int) -> Tensor:
+        if self.how == "eager":
+            return self._by_layer(layer_step, tokens, position)
+        try:
+            logits = self._by_layer(self.layer, tokens, position)
+        except Exception as error:
+            if self.tried:
+                raise
+            self.how = "eager"
+            self.reason = f"torch.compile failed here ({_first_line(error)})."
+            return self._run(tokens, position)  # the same row is written again
+        self.tried = True
+        return logits
+
+    def _by_layer(self, layer, tokens: Tensor, position: int) -> Tensor:
+        turn, eps = self._turn(position), self.model.config.norm_eps
+        x = F.embedding(tokens[:, 0], self.model.embedding)  # (B, C)
+        for weights, buffers in zip(self.weights, self.buffers, strict=True):
+            k, v = (x[:, :, : position + 1] for x in buffers)
+            for view in (k, v):
+                torch._dynamo.maybe_mark_dynamic(view, 2)  # one program for every length
+            x = layer(x, weights, k, v, turn, eps)
+        return logits_of(self.model, x)
+
+
+class Native(OnBuffers):
+    """Decode by the C function of `kvlib.native`."""
+
+    how = "native"
+
+    def __init__(self, model: Model, caches, left_padding=None) -> None:
+        super().__init__(model, caches)
+        self.step = NativeStep(model, caches)
+
+    def _run(self, tokens: Tensor, position: int) -> Tensor:
+        return self.step(int(tokens), position, self._turn(position))
+
+
+class Graphed(OnBuffers):
+    """Decode by CUDA graphs, one for each power of two of keys, recorded when it is first needed."""
+
+    how = "graphed"
+
+    def __init__(self, model: Model, caches, left_padding=None) -> None:
+        super().__init__(model, caches)
+        self.room = caches[0].max_seq_len
+        self.step = FixedShapeStep(model, self.buffers, model._turns_to(self.room))
+        self.graphs: dict[int, tuple] = {}  # keys -> (graph, the logits it writes)
+
+    def _run(self, tokens: Tensor, position: int) -> Tensor:
+        num_keys = min(self.room, max(SHORTEST_GRAPH, 1 << position.bit_length()))
+        self.step.set(tokens, position)
+        if num_keys not in self.graphs:
+            self.graphs[num_keys] = self._record(num_keys)
+        graph, logits = self.graphs[num_keys]
+        graph.replay()
+        return logits.clone()
+
+    def _record(self, num_keys: int) -> tuple:
+        """Record the step; the warm-up runs write the same row that the replay writes."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.step.run(num_keys)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = self.step.run(num_keys)
+        return graph, logits
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
