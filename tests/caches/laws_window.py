@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -9,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kvlib.generation import prefill
 from tests.caches.by_hand import logits_without_cache
 from tests.caches.law import law
-from tests.caches.laws_input import failing, refuse
+from tests.caches.laws_input import Interrupt, failing, refuse
 from tests.caches.laws_literal import column
 from tests.caches.laws_parity import LOGIT_TOLERANCE, assert_close, tiny_model
 from tests.caches.reference import Shadow, chunk_sizes
@@ -77,6 +79,31 @@ def a_crop_is_right_or_refused(kind, chunks, share, after):
         assert kind.state(shadow.cache) == state, "a refused crop changed the cache"
     else:
         shadow.crop(length)
+    for size in after:
+        shadow.update(size)
+
+
+@law(
+    chunks=chunk_sizes,
+    operation=st.integers(0, 25),
+    num_new=st.integers(1, 12),
+    share=st.floats(0, 1),
+    after=chunk_sizes,
+)
+def an_interrupt_leaves_no_stale_rows(kind, chunks, operation, num_new, share, after):
+    shadow = Shadow(kind)
+    for size in chunks:
+        shadow.update(size)
+    k, v = shadow.new(num_new)
+    try:
+        with Interrupt(operation):
+            shadow.cache.update(k, v)
+    except KeyboardInterrupt:
+        shadow.check_length()
+    else:
+        shadow.append(k, v)
+    with suppress(ValueError):  # what an interrupted update let go is gone
+        shadow.crop(int(share * len(shadow.rows)))
     for size in after:
         shadow.update(size)
 

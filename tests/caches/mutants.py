@@ -21,15 +21,16 @@ from kvlib import (
     reference_attention,
 )
 from kvlib.attention import _check_valid, _group_size
-from tests.caches import mutants_quantized
+from tests.caches import mutants_quantized, mutants_window
 from tests.caches.kinds import KINDS, Kind
 
 MUTANTS: dict[str, Kind] = {}
 RUNS: dict[str, str | None] = {}  # the part a mutant changes: None for the cache itself
 _CONCAT, _STATIC = KINDS[0], KINDS[1]
-for _others in (mutants_quantized.MUTANTS,):
+for _others in (mutants_quantized.MUTANTS, mutants_window.MUTANTS):
     MUTANTS |= _others
     RUNS |= dict.fromkeys(_others)
+RUNS |= mutants_window.RUNS
 
 
 def mutant(wrong):
