@@ -10,9 +10,10 @@ import ipywidgets as widgets
 from kvlib.lab import style
 from kvlib.lab.panel import PicturePanel
 from kvlib.lab.smaller_picture import HEIGHT, WIDTH, SmallerPicture
-from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, Found, bytes_held, reading
+from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, bytes_held, reading
+from kvlib.perplexity import Perplexity
 
-BITS, WINDOWS, SINKS = (8, 4), (64, 128, 256, 512), (0, 1, 4, 16)
+BITS, WINDOWS, SINKS = (8, 4), (32, 64, 128, 256), (0, 1, 4, 16)
 PAUSE_S = 0.01  # between two chunks, so that a click gets through
 
 CSS = f"""<style>
@@ -40,16 +41,16 @@ class SmallerPanel(PicturePanel):
     """
 
     def __init__(
-        self, model, tokens: Sequence[int], *, found: Mapping[Choice, Found] | None = None,
-        choice: Choice | None = None, chunk_size: int = 128,
+        self, model, tokens: Sequence[int], *, found: Mapping[Choice, Perplexity] | None = None,
+        choice: Choice | None = None, chunk_size: int = 32,
     ):  # fmt: skip
         if len(tokens) < 2:
             raise ValueError(f"a text of {len(tokens)} tokens predicts nothing; give at least 2")
         if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
             raise ValueError(f"chunk_size must be a whole number of at least 1, not {chunk_size!r}")
         self.model, self.tokens, self.chunk_size = model, list(tokens), chunk_size
-        self.found: dict[Choice, Found] = dict(found or {})
-        self._bytes: dict[Choice, int] = {c: f.nbytes for c, f in self.found.items()}
+        self.found: dict[Choice, Perplexity] = dict(found or {})
+        self._bytes: dict[Choice, int] = {c: f.cache_bytes for c, f in self.found.items()}
         self._task, self._wanted = None, []
         self.picture = SmallerPicture()
         self._make_controls(choice or Choice())
@@ -75,7 +76,7 @@ class SmallerPanel(PicturePanel):
             "Cache", [("full", FULL), ("quantised", QUANTISED), ("window", WINDOW)], choice.kind
         )
         self.bits = _toggles("Bits", [(str(b), b) for b in BITS], choice.bits or BITS[0])
-        self.window = _toggles("Window", [(str(w), w) for w in WINDOWS], choice.window or 256)
+        self.window = _toggles("Window", [(str(w), w) for w in WINDOWS], choice.window or WINDOWS[-1])
         sinks = 4 if choice.sinks is None else choice.sinks
         self.sinks = _toggles("Sinks", [(str(s), s) for s in SINKS], sinks)
         self.measure_button = widgets.Button(
@@ -102,7 +103,7 @@ class SmallerPanel(PicturePanel):
             return Choice(WINDOW, window=self.window.value, sinks=self.sinks.value)
         return Choice()
 
-    def measure(self, choice: Choice) -> Found:
+    def measure(self, choice: Choice) -> Perplexity:
         """Read the text with this cache now, unless it is known, and return what was found."""
         self._want(choice)
         for _ in self._jobs():
@@ -160,8 +161,8 @@ class SmallerPanel(PicturePanel):
                 for step in reading(self.model, self.tokens, now.cache, self.chunk_size):
                     if not self._wanted or self._wanted[0] is not now:
                         break
-                    if isinstance(step, Found):
-                        self.found[now], self._bytes[now] = step, step.nbytes
+                    if isinstance(step, Perplexity):
+                        self.found[now], self._bytes[now] = step, step.cache_bytes
                         self._wanted.pop(0)
                     else:
                         self._show_progress(now, step)
@@ -192,10 +193,10 @@ class SmallerPanel(PicturePanel):
             said += f", {style.format_ratio(whole / held)} times fewer bytes than the full cache"
         if mine is None:
             return f"{said}. Its perplexity is not measured yet: press Measure."
-        said += f". Perplexity {mine.perplexity:.2f}"
+        said += f". Perplexity {mine.value:.2f}"
         if choice.kind == FULL or full is None:
             return f"{said}."
-        return f"{said}, with the full cache {full.perplexity:.2f}."
+        return f"{said}, with the full cache {full.value:.2f}."
 
     def _title(self) -> str:
         choice, full, mine = self.choice(), self.found.get(Choice()), self.found.get(self.choice())
@@ -204,7 +205,7 @@ class SmallerPanel(PicturePanel):
         ratio = style.format_ratio(self._held(Choice()) / self._held(choice))
         if mine is None or full is None:
             return f"{choice.name()} holds {ratio} times fewer bytes; what it loses is not measured yet"
-        more = mine.perplexity / full.perplexity - 1
+        more = mine.value / full.value - 1
         change = (
             f"rises by {more:.1%}" if more >= 0.0005 else f"falls by {-more:.1%}" if more <= -0.0005 else ""
         )

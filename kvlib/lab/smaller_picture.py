@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from kvlib.lab import style
-from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, Found, smoothed
+from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, smoothed
+from kvlib.perplexity import Perplexity
 
 WIDTH, HEIGHT = 1032, 400
 COLORS = {FULL: style.INK, QUANTISED: "#6D4AA3", WINDOW: "#A02C3A", "sinks": "#7A5A00"}
@@ -69,16 +70,16 @@ class SmallerPicture:
             self.figure.text(x + 0.016, 0.034, name, color=COLORS[family], fontsize=9.5)
             x += 0.034 + 0.0085 * len(name)
 
-    def update(self, choice: Choice, found: Mapping[Choice, Found], nbytes: int, title: str) -> None:
+    def update(self, choice: Choice, found: Mapping[Choice, Perplexity], nbytes: int, title: str) -> None:
         """Show one choice among all that were measured; `nbytes` is what it holds."""
         color, full = COLORS[choice.family], found.get(Choice())
         for family, artist in self.points.items():
             here = [f for c, f in found.items() if c.family == family]
-            artist.set_data([f.nbytes / 1e6 for f in here], [f.perplexity for f in here])
-        self._limits([f.nbytes / 1e6 for f in found.values()] + [nbytes / 1e6],
-                     [f.perplexity for f in found.values()])  # fmt: skip
+            artist.set_data([f.cache_bytes / 1e6 for f in here], [f.value for f in here])
+        self._limits([f.cache_bytes / 1e6 for f in found.values()] + [nbytes / 1e6],
+                     [f.value for f in found.values()])  # fmt: skip
         mine = found.get(choice)
-        at = ([mine.nbytes / 1e6], [mine.perplexity]) if mine else ([], [])
+        at = ([mine.cache_bytes / 1e6], [mine.value]) if mine else ([], [])
         self.chosen.set_data(*at)
         self.chosen.set(color=color, marker=MARKERS[choice.family])
         self.held.set_data([nbytes / 1e6] * 2, self.left.get_ylim())
@@ -93,11 +94,11 @@ class SmallerPicture:
         low, high = min(perplexities, default=10), max(perplexities, default=20)
         self.left.set_ylim(low / 1.15, max(high, 1.4 * low) * 1.2)
 
-    def _name(self, choice: Choice, mine: Found | None, nbytes: int, color: str) -> None:
+    def _name(self, choice: Choice, mine: Perplexity | None, nbytes: int, color: str) -> None:
         """Write the choice beside its point, on the side with room."""
         low, high = self.left.get_xlim()
         right = np.log(nbytes / 1e6 / low) < 0.55 * np.log(high / low)
-        height = mine.perplexity if mine else self.left.get_ylim()[0] * 1.05
+        height = mine.value if mine else self.left.get_ylim()[0] * 1.05
         self.chosen_name.xy = (nbytes / 1e6, height)
         self.chosen_name.set_position((10 if right else -10, 8))
         self.chosen_name.set(
@@ -105,7 +106,9 @@ class SmallerPicture:
             ha="left" if right else "right", color=color, fontweight="bold",
         )  # fmt: skip
 
-    def _losses(self, choice: Choice, found, full: Found | None, mine: Found | None, color: str) -> None:
+    def _losses(
+        self, choice: Choice, found, full: Perplexity | None, mine: Perplexity | None, color: str
+    ) -> None:
         """Draw the smoothed loss above the full cache's of every choice, the selected one heavy."""
         curves = []
         if full is not None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from kvlib.caches import Cache, KVCache, QuantizedKVCache, SlidingWindowKVCache
+from kvlib.perplexity import Perplexity
 
 FULL, QUANTISED, WINDOW = "full", "quantised", "window"
 
@@ -51,34 +52,17 @@ class Choice:
         return "full cache"
 
 
-class Found(NamedTuple):
-    """Hold what was measured: the loss of each predicted token in nats, and bytes held at the end."""
-
-    nll: np.ndarray
-    nbytes: int
-
-    @property
-    def perplexity(self) -> float:
-        """Return exp of the mean loss."""
-        return float(np.exp(self.nll.mean()))
-
-
 def reading(
     model, tokens: Sequence[int], cache: Callable[[], Cache], chunk_size: int
-) -> Iterator[float | Found]:
-    """Read a text in chunks: yield the share done after each, and last of all what was `Found`.
-
-    Every token but the first is predicted from those before it, with one cache a layer.
-    """
+) -> Iterator[float | Perplexity]:
+    """Do as `kvlib.perplexity.perplexity`: yield the share done after each chunk, last what it returns."""
     text = torch.tensor([list(tokens)], device=model.device)
-    caches, losses, last = model.make_caches(cache), [], text.shape[1] - 1
-    for start in range(0, last, chunk_size):
-        now = text[:, start : min(start + chunk_size, last)]
-        logits = model(now, caches)[0].float()  # (t, V)
-        wanted = text[0, start + 1 : start + 1 + now.shape[1]]
-        losses.append(F.cross_entropy(logits, wanted, reduction="none").cpu())
-        yield min(1.0, (start + now.shape[1]) / last)
-    yield Found(torch.cat(losses).double().numpy(), sum(c.nbytes for c in caches))
+    read, wanted = text[:, :-1].split(chunk_size, dim=1), text[0, 1:].split(chunk_size)
+    caches, nll = model.make_caches(cache), []
+    for chunk, targets in zip(read, wanted, strict=True):
+        nll.append(F.cross_entropy(model(chunk, caches)[0].float(), targets, reduction="none").cpu())
+        yield min(1.0, len(nll) * chunk_size / (len(text[0]) - 1))
+    yield Perplexity(torch.cat(nll), sum(c.nbytes for c in caches), caches[0].seq_len)
 
 
 def bytes_held(model, length: int, choice: Choice, chunk_size: int) -> int:
@@ -91,9 +75,9 @@ def bytes_held(model, length: int, choice: Choice, chunk_size: int) -> int:
     return config.num_layers * cache.nbytes
 
 
-def smoothed(values: np.ndarray, width: int = 64) -> np.ndarray:
+def smoothed(values: Tensor, width: int = 64) -> np.ndarray:
     """Return the mean of the last `width` values at each place (of fewer at the start)."""
-    total = np.concatenate([[0.0], np.cumsum(values)])
+    total = np.concatenate([[0.0], np.cumsum(values.double().numpy())])
     end = np.arange(1, len(values) + 1)
     start = np.maximum(0, end - width)
     return (total[end] - total[start]) / (end - start)

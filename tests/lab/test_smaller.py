@@ -9,7 +9,8 @@ import torch
 from kvlib.caches import KVCache
 from kvlib.lab import smaller
 from kvlib.lab.smaller import BITS, SINKS, WINDOWS, SmallerPanel
-from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, Found, bytes_held, reading, smoothed
+from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, bytes_held, reading, smoothed
+from kvlib.perplexity import Perplexity, perplexity
 from kvlib.teach.course_model import random_model
 
 LENGTH = 150
@@ -58,12 +59,12 @@ def test_measures_what_is_chosen_and_the_full_cache_beside_it(panel, model, toke
     whole = model(torch.tensor([tokens[:-1]]))[0].log_softmax(-1)
     nll = -whole[range(LENGTH - 1), tokens[1:]]
     assert panel.found[Choice()].nll == pytest.approx(nll.numpy(), abs=1e-4)
-    assert panel.found[Choice()].perplexity == pytest.approx(nll.mean().exp().item(), rel=1e-4)
-    assert f"{panel.found[panel.choice()].perplexity:.2f}" in status(panel)
+    assert panel.found[Choice()].value == pytest.approx(nll.mean().exp().item(), rel=1e-4)
+    assert f"{panel.found[panel.choice()].value:.2f}" in status(panel)
     assert panel.stop_button.disabled and panel.progress.layout.visibility == "hidden"
     x, y = panel.picture.chosen.get_data()
     mine = panel.found[panel.choice()]
-    assert (list(x), list(y)) == ([mine.nbytes / 1e6], [mine.perplexity])
+    assert (list(x), list(y)) == ([mine.cache_bytes / 1e6], [mine.value])
     curve = panel.picture.line.get_ydata()
     assert len(curve) == LENGTH - 1 and np.abs(curve[:64]).max() < 1e-4  # nothing has left yet
     assert np.abs(curve[64:]).max() > 1e-3
@@ -84,18 +85,18 @@ def test_bytes_said_before_are_the_bytes_found(panel, choice):
     choose(panel, choice)
     assert panel.choice() == choice and "Error" not in status(panel)
     before = panel._held(choice)
-    assert panel.measure(choice).nbytes == before
+    assert panel.measure(choice).cache_bytes == before
     panel._show()
     assert panel.picture.title.get_text() and "not measured" not in status(panel)
 
 
 def test_every_setting_is_drawn_with_everything_measured(panel):
     length = LENGTH - 1
-    rng = np.random.default_rng(0)
+    generator = torch.Generator().manual_seed(0)
     every = [Choice(WINDOW, window=w, sinks=s) for w in WINDOWS for s in SINKS] + EVERY
     for i, choice in enumerate(every):
-        nll = rng.random(length) * (1 + 3 * i)
-        panel.found[choice] = Found(nll, panel._held(choice))
+        nll = torch.rand(length, generator=generator) * (1 + 3 * i)
+        panel.found[choice] = Perplexity(nll, panel._held(choice), length)
     for choice in every:
         choose(panel, choice)
         assert "Error" not in status(panel)
@@ -131,7 +132,7 @@ def test_a_click_reads_in_the_background_and_stop_ends_it(panel):
 
 
 def test_what_was_found_before_is_not_read_again(model, tokens, monkeypatch):
-    found = {Choice(): Found(np.ones(LENGTH - 1), 1000)}
+    found = {Choice(): Perplexity(torch.ones(LENGTH - 1), 1000, LENGTH - 1)}
     panel = SmallerPanel(model, tokens, found=found)
     assert "Perplexity 2.72" in status(panel)
     monkeypatch.setattr(smaller, "reading", lambda *_: pytest.fail("read again"))
@@ -177,11 +178,13 @@ def test_what_cannot_be_read_is_refused(model, tokens, options, words):
 def test_reading_ends_with_what_was_found(model):
     steps = list(reading(model, range(10), KVCache, 4))
     assert steps[:3] == [4 / 9, 8 / 9, 1.0] and len(steps) == 4
-    assert len(steps[3].nll) == 9 and steps[3].nbytes > 0
+    want = perplexity(model, list(range(10)), cache=KVCache, chunk_size=4)
+    assert torch.equal(steps[3].nll, want.nll)
+    assert (steps[3].cache_bytes, steps[3].cached_tokens) == (want.cache_bytes, want.cached_tokens)
 
 
 def test_smoothing_takes_the_mean_of_the_last():
-    assert smoothed(np.array([1.0, 3, 5, 7]), 2).tolist() == [1, 2, 4, 6]
+    assert smoothed(torch.tensor([1.0, 3, 5, 7]), 2).tolist() == [1, 2, 4, 6]
 
 
 def test_names():
