@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -49,7 +51,7 @@ class LatentKVCache(Cache):
         elif length < self.seq_len:
             self._set(self._held[:, :, :length].clone(), self._latent_dim)
 
-    def fork(self) -> LatentKVCache:
+    def fork(self) -> Self:
         """Return an independent cache; the rows so far are shared, as no one writes to them."""
         other = type(self)()
         if self._held is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -105,7 +105,7 @@ class QuantizedKVCache(Cache):
                 recent = tuple(_own(x[:, :, : length - whole * self.group]) for x in rows)
             self._groups, self._recent, self._seq_len = groups, recent, length
 
-    def fork(self) -> QuantizedKVCache:
+    def fork(self) -> Self:
         """Return an independent cache; everything held is shared, as no one writes to it."""
         return copy.copy(self)
 

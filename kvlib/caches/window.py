@@ -46,7 +46,8 @@ class Tail(NamedTuple):
 class SlidingWindowKVCache(Cache):
     """Keep the last `window` tokens, and for ever the first `sinks`: memory that stops growing.
 
-    A query sees itself, the window - 1 tokens before it, and the sinks. `update` returns
+    A query sees itself, the window - 1 tokens before it, and the sinks: `window` counts the current
+    token, as `sliding_window` does in transformers. `update` returns
     [sinks][the window - 1 rows before the new ones][the new rows], one tensor in this order;
     `visible` is the band for a chunk. Source: Beltagy et al. 2020, Jiang et al. 2023 (Mistral);
     the sinks Xiao et al. 2023 (StreamingLLM).
@@ -66,6 +67,8 @@ class SlidingWindowKVCache(Cache):
     `keys` says what the rows are: "rotated", with their true position in them, or "unrotated",
     from before RoPE. A model asked to use the second turns them by their place in the cache, so no
     distance exceeds sinks + window - 1, however long the text.
+
+    A batch may begin with padding only where there are no sinks: these would be padding.
     """
 
     undoes = 1
