@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvlib.attention import causal_mask
-from kvlib.model import rotate
+from kvlib.rotary import rotate
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,18 @@ class LatentShape:
         """Numbers that keys and values of all heads would take for one token."""
         return self.num_heads * (self.nope_dim + self.rope_dim + self.value_dim)
 
-    def step_flops(self, num_keys: int, *, absorbed: bool) -> int:
-        """Count the operations of one query's attention to `num_keys` rows; a multiply-add is 2.
+    def flops(self, num_keys: int, *, absorbed: bool, num_new: int = 1) -> int:
+        """Count the operations of `num_new` queries' attention to `num_keys` rows; a multiply-add is 2.
 
-        From the projected query to the heads' outputs: what both ways share is left out. Expanding
-        turns every row into keys and values; absorbing turns only the query and the output.
+        From the projected queries to the heads' outputs: what both ways share is left out. Expanding
+        turns every row into keys and values, once for all queries; absorbing turns each query and
+        output, and leaves the rows alone, but each of them is longer to read.
         """
         turned = self.num_heads * self.latent_dim * (self.nope_dim + self.value_dim)
         if absorbed:
             per_key = self.num_heads * (self.row_dim + self.latent_dim)
-            return 2 * (turned + num_keys * per_key)
-        return 2 * num_keys * (turned + self.expanded_dim)
+            return 2 * num_new * (turned + num_keys * per_key)
+        return 2 * num_keys * (turned + num_new * self.expanded_dim)
 
 
 class LatentAttention(nn.Module):

@@ -166,16 +166,16 @@ def values_are_the_keys_latent_part_in_the_same_memory(latent, shape, held):
     assert values.data_ptr() == keys.data_ptr() and values.stride() == keys.stride(), "a copy"
 
 
-@law(shape=shapes, held=st.integers(1, 6), absorbed=st.booleans())
-def a_step_computes_what_is_said(latent, shape, held, absorbed):
+@law(shape=shapes, held=st.integers(1, 6), new=st.integers(1, 4), absorbed=st.booleans())
+def a_pass_computes_what_is_said(latent, shape, held, new, absorbed):
     attention, cache = made(latent, shape, torch.float32, 0), latent.cache()
-    x = torch.randn(1, held + 1, shape.hidden_size)
-    cos, sin = turns(shape, held + 1, x.dtype)
+    x = torch.randn(1, held + new, shape.hidden_size)
+    cos, sin = turns(shape, held + new, x.dtype)
     attention(x[:, :held], (cos[:held], sin[:held]), cache, absorbed=absorbed)
     with FlopCounterMode(display=False) as counter:
         attention(x[:, held:], (cos[held:], sin[held:]), cache, absorbed=absorbed)
-    shared = 2 * (attention.query.numel() + attention.down.numel() + attention.out.numel())
-    want = shape.step_flops(held + 1, absorbed=absorbed) + shared
+    shared = 2 * new * (attention.query.numel() + attention.down.numel() + attention.out.numel())
+    want = shape.flops(held + new, absorbed=absorbed, num_new=new) + shared
     assert counter.get_total_flops() == want, f"{counter.get_total_flops()} operations, not {want}"
 
 

@@ -11,7 +11,7 @@ import torch
 
 from kvlib.caches.latent import LatentKVCache
 from kvlib.latent_attention import LatentAttention, attend
-from kvlib.model import rotate
+from kvlib.rotary import rotate
 from tests.caches.latent_laws import Latent
 
 MUTANTS: dict[str, Latent] = {}

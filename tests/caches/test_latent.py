@@ -94,9 +94,10 @@ def test_a_token_of_deepseek_v3_takes_what_its_preset_says():
 
 def test_what_absorbing_saves_agrees_with_the_presets_own_count():
     preset, shape = MODELS["DeepSeek V3"], LatentShape()
-    growth = shape.step_flops(1001, absorbed=True) - shape.step_flops(1000, absorbed=True)
+    growth = shape.flops(1001, absorbed=True) - shape.flops(1000, absorbed=True)
     assert preset.num_layers * growth == preset.step_flops(1001) - preset.step_flops(1000)
-    assert shape.step_flops(1000, absorbed=False) > 80 * shape.step_flops(1000, absorbed=True)
+    assert shape.flops(1000, absorbed=False) > 80 * shape.flops(1000, absorbed=True)
+    assert shape.flops(10**6, absorbed=False, num_new=200) < shape.flops(10**6, absorbed=True, num_new=200)
 
 
 @pytest.mark.parametrize(
