@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import ipywidgets as widgets
 
 from kvlib.devices import available_devices, device_name, resolve, supported_dtypes
-from kvlib.lab import style
+from kvlib.lab import recorded, style
 from kvlib.lab.curves import (
     BATCHES,
     CONTEXTS,
@@ -18,6 +18,7 @@ from kvlib.lab.curves import (
 )
 from kvlib.lab.words import shortened
 from kvlib.memory import ModelPreset
+from kvlib.recording import Recording
 
 CSS = """<style>
 .kvlib-lab { max-width: 1100px; }
@@ -42,11 +43,17 @@ CSS = """<style>
 </style>"""
 
 
+NO_RECORDING = ("none", None)
+
+
 class Controls:
     """Hold the widgets; `setting()` reads them, `on_change(callback)` is called once per change."""
 
-    def __init__(self, presets: Mapping[str, ModelPreset], start: Setting, width: int):
-        self.presets = presets
+    def __init__(
+        self, presets: Mapping[str, ModelPreset], start: Setting, width: int,
+        recordings: Sequence[Recording] = (),
+    ):  # fmt: skip
+        self.presets, self.recordings = presets, recordings
         self._listener: Callable[[], None] = lambda: None
         self._quiet = False
         self.kind = widgets.ToggleButtons(
@@ -84,9 +91,11 @@ class Controls:
         self.progress = widgets.IntProgress(
             value=0, max=1, description="", layout={"width": "150px", "visibility": "hidden"}
         )
+        self.recorded = _list("Recorded", [NO_RECORDING], 420)
+        self._recorded_row = _row(self.recorded)
         self._sync()
         for widget in (self.kind, self.context, self.grouped, self.batch, self.model, self.device,
-                       self.dtype):  # fmt: skip
+                       self.dtype, self.recorded):  # fmt: skip
             widget.observe(self._changed, "value")
         self.box = widgets.VBox(
             [
@@ -94,6 +103,7 @@ class Controls:
                 _row(self.kind, self.grouped, self.model, self.batch),
                 _row(self.context),
                 _row(self.dtype, self.device, self.again, self.sweep, self.stop, self.progress),
+                self._recorded_row,
             ]
         )
 
@@ -107,6 +117,11 @@ class Controls:
             self.presets[self.model.value], self.kind.value, self.grouped.value,
             self.context.value, self.batch.value, self.dtype.value, self.device.value,
         )  # fmt: skip
+
+    def recording(self) -> Recording | None:
+        """Return the recording that is chosen, or None."""
+        index = self.recorded.value
+        return None if index is None else self.recordings[index]
 
     def show_progress(self, done: int, total: int) -> None:
         """Show the sweep's progress, or hide it when total is 0."""
@@ -142,6 +157,11 @@ class Controls:
 
     def _sync(self) -> None:
         self.grouped.disabled = self.kind.value != "GQA"
+        kept, offered = self.recorded.value, recorded.options(self.recordings, self.setting())
+        if tuple(self.recorded.options) != (NO_RECORDING, *offered):
+            self.recorded.options = (NO_RECORDING, *offered)
+            self.recorded.value = kept if kept in [index for _, index in offered] else None
+        self._recorded_row.layout.display = None if offered else "none"
 
 
 def dtype_options(device: str) -> list[str]:

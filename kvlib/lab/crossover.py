@@ -9,11 +9,12 @@ from kvlib import timing
 from kvlib.devices import available_devices, best_device, device_name, total_memory
 from kvlib.lab import crossover_step as step
 from kvlib.lab import style
+from kvlib.lab.checks import one_of
 from kvlib.lab.controls import CSS, _list, _row, device_key, dtype_options
 from kvlib.lab.crossover_picture import BATCHES, CONTEXTS, HEIGHT, WIDTH, CrossoverPicture
 from kvlib.lab.curves import ELEMENT_BYTES
 from kvlib.lab.panel import PicturePanel
-from kvlib.lab.words import shortened
+from kvlib.lab.words import first_line, shortened
 from kvlib.memory import DEVICES, MODELS
 from kvlib.steps import DecodeStep
 
@@ -34,14 +35,15 @@ class CrossoverPanel(PicturePanel):
         context: int = 1024, batch: int = 1, dtype: str | None = None,
     ):  # fmt: skip
         presets, sheets = presets_shown(), sheets_shown()
-        _check("preset", preset, presets)
-        if device not in sheets:
+        preset = one_of("preset", preset, presets)
+        if not isinstance(device, str) or device not in sheets:
             device = device_key(best_device() if device is None else device)
-        _check("context", context, CONTEXTS)
-        _check("batch", batch, BATCHES)
-        own = MODELS[preset].num_kv_heads
-        _check("kv_heads", own if kv_heads is None else kv_heads, MODELS[preset].kv_head_choices)
-        _check("dtype", dtype or _dtypes(device)[0], _dtypes(device))
+        context, batch = one_of("context", context, CONTEXTS), one_of("batch", batch, BATCHES)
+        own, choices = MODELS[preset].num_kv_heads, MODELS[preset].kv_head_choices
+        kv_heads = own if kv_heads is None else one_of("kv_heads", kv_heads, choices)
+        offered = _dtypes(device)
+        dtype = offered[0] if dtype is None else str(dtype).removeprefix("torch.")
+        dtype = one_of("dtype", dtype, offered)
         self.picture = CrossoverPicture()
         self.measured: dict[tuple, timing.Timing] = {}
         self._quiet = False
@@ -53,11 +55,11 @@ class CrossoverPanel(PicturePanel):
         self.shape = _list("Model shape", presets, 226)
         self.shape.value = preset
         self.heads = _list("KV heads", _head_options(preset), 210)
-        self.heads.value = own if kv_heads is None else kv_heads
+        self.heads.value = kv_heads
         self.device = _list("Device", _device_options(sheets), 330)
         self.device.value = device
-        self.dtype = _list("Element type", _dtypes(device), 178)
-        self.dtype.value = dtype or _dtypes(device)[0]
+        self.dtype = _list("Element type", offered, 178)
+        self.dtype.value = dtype
         self.button = widgets.Button(
             description="Measure this step", layout={"width": "150px"},
             tooltip="Run the selected step on this machine, with random weights and cache",
@@ -81,8 +83,10 @@ class CrossoverPanel(PicturePanel):
         self.add_class("kvlib-crossover")
         for control in (self.batch, self.context, self.shape, self.heads, self.device, self.dtype):
             control.observe(self._changed, "value")
-        self.button.on_click(lambda _: self._guarded(self.measure))
+        self.button.on_click(lambda _: self.measure())
         self._guarded(self._show)
+        if not self.image.value:  # the rates failed: empty axes, and why in the status line
+            self.image.value = self.picture.png()
 
     # For a cell ---------------------------------------------------------------------------------
 
@@ -92,18 +96,31 @@ class CrossoverPanel(PicturePanel):
         return step.Case(preset, ELEMENT_BYTES[self.dtype.value], self._machine())
 
     def measure(self) -> CrossoverPanel:
-        """Time the selected step on this machine where it is here and fits; return the panel."""
+        """Time the selected step on this machine where it is here and fits; return the panel.
+
+        What goes wrong is said in the status line; only an interruption is raised.
+        """
+        self._guarded(self._measure)
+        return self
+
+    def _measure(self) -> None:
         refusal = self._refusal()
         if refusal:
             self._show(refusal)
-            return self
+            return
         self._write("Measuring: preparing random weights and a random cache of this shape.")
         device, dtype = self.device.value, getattr(torch, self.dtype.value)
-        runner = DecodeStep(MODELS[self.shape.value], device=device, dtype=dtype)
-        found = runner.run(self.heads.value, self.context.value, self.batch.value, budget_s=0.5)
+        try:
+            runner = DecodeStep(MODELS[self.shape.value], device=device, dtype=dtype)
+            found = runner.run(self.heads.value, self.context.value, self.batch.value, budget_s=0.5)
+        except KeyboardInterrupt:
+            self._show("Not measured: it was interrupted.")
+            raise
+        except Exception as error:
+            self._show(f"Not measured: {type(error).__name__}: {first_line(error)}")
+            return
         self.measured[self._point()] = found
         self._show()
-        return self
 
     def summary(self) -> str:
         """Return the panel in words, without anything measured: the same on every machine."""
@@ -219,8 +236,3 @@ def _toggles(label: str, options, value, unit: str) -> widgets.ToggleButtons:
         options=options, value=value, description=label,
         tooltips=[f"{number:,} {unit}" for _, number in options], style={"button_width": "58px"},
     )  # fmt: skip
-
-
-def _check(what: str, value, known) -> None:
-    if value not in known:
-        raise ValueError(f"{what} {value!r} is not one of: {', '.join(map(str, known))}.")

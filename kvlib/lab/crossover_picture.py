@@ -9,6 +9,7 @@ from matplotlib.patheffects import withStroke
 from kvlib.lab import crossover_step as step
 from kvlib.lab import style
 from kvlib.lab.layout import decade_ticks, round_down, round_up, spread
+from kvlib.lab.panel_picture import PanelPicture
 
 WIDTH, HEIGHT = 1032, 430
 BATCHES = tuple(2**power for power in range(11))  # 1 to 1,024
@@ -21,11 +22,11 @@ _BATCH_GRID = np.sqrt(_BATCH_EDGES[1:] * _BATCH_EDGES[:-1])
 _CONTEXT_GRID = np.sqrt(_CONTEXT_EDGES[1:] * _CONTEXT_EDGES[:-1]).round().astype(int).tolist()
 
 
-class CrossoverPicture:
+class CrossoverPicture(PanelPicture):
     """Hold one figure, its artists made once; `update(...)` moves them, `png()` gives the pixels."""
 
     def __init__(self):
-        self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
+        super().__init__(WIDTH, HEIGHT)
         with style.matplotlib.rc_context(style.RC):
             self.map = self.figure.add_axes([0.074, 0.145, 0.375, 0.68])
             self.lines = self.figure.add_axes([0.553, 0.145, 0.33, 0.68])
@@ -103,14 +104,6 @@ class CrossoverPicture:
         name = case.machine.name
         self.lines_note.set_text(f"{name if len(name) < 34 else name[:32] + '…'}: {where}")
         self.figure.canvas.draw()
-
-    def png(self) -> bytes:
-        """Return the picture as PNG bytes, quickly made."""
-        return style.png(self.image())
-
-    def image(self):
-        """Return the pixels as an RGB image."""
-        return style.image_of(self.figure)
 
     # Left ---------------------------------------------------------------------------------------
 

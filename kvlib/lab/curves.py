@@ -16,6 +16,7 @@ from kvlib.grid import (  # noqa: F401  (the lab's names for them)
     usual_group,
 )
 from kvlib.memory import ModelPreset
+from kvlib.recording import Recording
 from kvlib.timing import Floor, Timing, decode_step_floor
 
 
@@ -89,12 +90,11 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class Overlay:
-    """Hold one more curve of step times: the learner's own attention, or one recorded elsewhere."""
+    """Hold one more curve of step times, such as those with the learner's own attention."""
 
     label: str
     seconds: Mapping[int, float]  # context -> seconds
     color: str
-    recorded: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ class View:
     guess: tuple[Setting, float] | None = None  # what was guessed about, and the seconds
     refusal: str | None = None  # why the selected point is not measured, as a sentence
     overlays: tuple[Overlay, ...] = ()
+    recorded: Recording | None = None  # measured elsewhere, of this shape, element type and batch
 
     def cache_curve(self, kind: str) -> list[int]:
         """Return the cache's bytes at each of CONTEXTS."""

@@ -16,6 +16,7 @@ from matplotlib.transforms import IdentityTransform
 from kvlib.lab import style
 from kvlib.lab.filling_steps import Filling, Frame
 from kvlib.lab.label import Label
+from kvlib.lab.panel_picture import PanelPicture
 
 WIDTH, HEIGHT = 1032, 460
 TOP, BOTTOM = 380, 80  # of the panes, in pixels from below
@@ -89,12 +90,12 @@ def _label(figure, x: float, y: float, text: str = "", **look) -> Label:
     return label
 
 
-class FillingPicture:
+class FillingPicture(PanelPicture):
     """Hold the figure of one text; `update(frame)` redraws it, `image()` returns what it shows."""
 
     def __init__(self, filling: Filling):
         self.filling = filling
-        self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
+        super().__init__(WIDTH, HEIGHT)
         rows, size = filling.num_tokens, filling.head_dim
         parts = [
             ("q", "q", size, 3), ("k", "K", size, 4), ("v", "V", size, 4),
@@ -149,10 +150,6 @@ class FillingPicture:
         self._write_words(frame)
         self._write_numbers(frame)
         self.figure.canvas.draw()
-
-    def image(self):
-        """Return the pixels as an RGB image."""
-        return style.image_of(self.figure)
 
     def labels(self) -> list[Label]:
         """Return every text that is shown."""

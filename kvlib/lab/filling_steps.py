@@ -6,10 +6,13 @@ time. Step 0 is the empty cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
+
+from kvlib.lab.checks import shown, whole_between
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,13 @@ class Filling:
     """
 
     def __init__(self, words: Sequence[str], q, k, v, prefill: int | Sequence[int] = 1):
+        if not isinstance(words, Iterable):
+            raise ValueError(f"words must be a list of texts, and {shown(words)} is none.")
         self.words = [str(word) for word in words]
-        arrays = [np.asarray(x, dtype=np.float64) for x in (q, k, v)]
+        try:
+            arrays = [np.asarray(x, dtype=np.float64) for x in (q, k, v)]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"q, k, v must be arrays of numbers: {error}") from None
         arrays = [x[None] if x.ndim == 2 else x for x in arrays]
         shapes = {x.shape for x in arrays}
         if len(shapes) != 1 or arrays[0].ndim != 3 or 0 in arrays[0].shape:
@@ -50,10 +58,11 @@ class Filling:
         self.num_layers, self.num_tokens, self.head_dim = self.q.shape
         if len(self.words) != self.num_tokens:
             raise ValueError(f"{len(self.words)} words for {self.num_tokens} rows: give one each.")
-        chunks = [prefill] if isinstance(prefill, int) else list(prefill)
-        if not chunks or min(chunks) < 1 or sum(chunks) > self.num_tokens:
+        chunks = list(prefill) if isinstance(prefill, (Sequence, np.ndarray)) else [prefill]
+        whole = all(isinstance(n, Integral) and not isinstance(n, bool) and n >= 1 for n in chunks)
+        if not chunks or not whole or sum(chunks) > self.num_tokens:
             raise ValueError(
-                f"prefill {prefill} must be at least 1 and at most the {self.num_tokens} tokens."
+                f"prefill {shown(prefill)} must be at least 1 and at most the {self.num_tokens} tokens."
             )
         self.prompt_passes = len(chunks)
         sizes = chunks + [1] * (self.num_tokens - sum(chunks))
@@ -66,10 +75,8 @@ class Filling:
 
     def frame(self, step: int, layer: int = 0) -> Frame:
         """Return a step of a layer. Raises ValueError for one that does not exist."""
-        if not 0 <= step <= self.last_step:
-            raise ValueError(f"step {step} is not one of 0 to {self.last_step}.")
-        if not 0 <= layer < self.num_layers:
-            raise ValueError(f"layer {layer} is not one of 0 to {self.num_layers - 1}.")
+        step = whole_between("step", step, 0, self.last_step)
+        layer = whole_between("layer", layer, 0, self.num_layers - 1)
         q, k, v = self.q[layer], self.k[layer], self.v[layer]
         weights = causal_weights(q, k)
         end = self.ends[step]

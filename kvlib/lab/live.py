@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Real
 
 import ipywidgets as widgets
-from matplotlib.colors import is_color_like
 
 from kvlib.devices import best_device, device_name, total_memory
-from kvlib.lab import style, words
+from kvlib.lab import checks, style, words
+from kvlib.lab.checks import listed, one_of, shown
 from kvlib.lab.controls import Controls, device_key, dtype_options
 from kvlib.lab.curves import (
     BATCHES,
@@ -28,6 +26,8 @@ from kvlib.lab.curves import (
 from kvlib.lab.measuring import Measurer
 from kvlib.lab.panel import PicturePanel
 from kvlib.lab.picture import HEIGHT, WIDTH, LabPicture
+from kvlib.lab.recorded import notice, recordings_from
+from kvlib.lab.recorded import sentence as recorded_sentence
 from kvlib.memory import ModelPreset
 
 SWEEP = CONTEXTS[::2]
@@ -38,13 +38,16 @@ class LiveLab(PicturePanel):
 
     `preset` is a name in MODELS or a ModelPreset; `device` and `dtype` default to this machine's
     usual ones. `guess` has a `.value` in ms (or None) about the setting the panel opens with. With
-    `measure=False` steps are not run; the floors still need the device's measured rates.
+    `measure=False` steps are not run; the floors still need the device's measured rates. Recordings
+    of this shape, element type and batch can be laid beside the live points: those in
+    assets/recorded, or `recorded`, a file, a folder or a Recording, which is then shown at once.
     Raises ValueError for a shape without a choice of KV heads, or an unknown name.
     """
 
     def __init__(
         self, preset: str | ModelPreset | None = None, device=None, dtype=None,
         measure: bool = True, *, kind: str = "GQA", context: int = 8192, batch: int = 1, guess=None,
+        recorded=None,
     ):  # fmt: skip
         presets = lab_presets()
         chosen = _preset(presets, preset)
@@ -52,18 +55,20 @@ class LiveLab(PicturePanel):
         device = device_key(best_device() if device is None else device)
         offered = dtype_options(device)
         dtype = offered[0] if dtype is None else str(dtype).removeprefix("torch.")
-        _check("dtype", dtype, offered)
-        _check("kind", kind, style.KINDS)
-        _check("context", context, CONTEXTS)
-        _check("batch", batch, BATCHES)
+        dtype, kind = one_of("dtype", dtype, offered), one_of("kind", kind, style.KINDS)
+        context, batch = one_of("context", context, CONTEXTS), one_of("batch", batch, BATCHES)
         if guess is not None and not hasattr(guess, "value"):
-            raise ValueError(f"guess must have a .value, as predict() returns, and {guess!r} has none.")
+            raise ValueError(f"guess must have a .value, as predict() returns; {shown(guess)} has none.")
+        self.recordings, problems = recordings_from(recorded)
+        self._notice = notice(problems)  # until a control is changed
         start = Setting(chosen, kind, usual_group(chosen), context, batch, dtype, device)
         self._opened, self._guess = start, guess
         self._overlays: dict[str, Overlay] = {}
         self._task, self._draining = None, False
         self.picture = LabPicture()
-        self.controls = Controls(presets, start, WIDTH)
+        self.controls = Controls(presets, start, WIDTH, self.recordings)
+        if recorded is not None and len(self.controls.recorded.options) > 1:
+            self.controls.recorded.index = 1
         self.measurer = Measurer(say=self._say, changed=self._refresh, steps=measure)
         self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
         self.image.add_class("kvlib-figure")
@@ -98,11 +103,8 @@ class LiveLab(PicturePanel):
 
         Raises ValueError, with nothing measured, for a context or kind that has no place in it.
         """
-        contexts, kinds = _listed("contexts", contexts), _listed("kinds", kinds)
-        for context in contexts:
-            _check("context", context, CONTEXTS)
-        for kind in kinds:
-            _check("kind", kind, style.KINDS)
+        contexts = [one_of("context", context, CONTEXTS) for context in listed("contexts", contexts)]
+        kinds = [one_of("kind", kind, style.KINDS) for kind in listed("kinds", kinds)]
         self.measurer.sweep(_points(self.setting, contexts, kinds))
         self._drain()
         return self
@@ -119,17 +121,14 @@ class LiveLab(PicturePanel):
         self.measurer.stop()
         self._refresh()
 
-    def overlay(
-        self, label: str, seconds: Mapping[int, float], color: str = style.FLOOR,
-        recorded: bool = False,
-    ) -> None:  # fmt: skip
+    def overlay(self, label: str, seconds: Mapping[int, float], color: str = style.FLOOR) -> None:
         """Draw one more curve, context -> seconds; the same label replaces it.
 
-        Three at most are drawn. A recorded one gets crosses: put its device into the label,
-        of which 12 characters are shown. Raises ValueError, with nothing drawn, for what is no curve.
+        Three at most are drawn; of the label 12 characters are shown. Raises ValueError, with
+        nothing drawn, for what is no curve.
         """
-        _check_curve(label, seconds, color)
-        self._overlays[label] = Overlay(label, dict(seconds), color, recorded)
+        checks.curve(label, seconds, color)
+        self._overlays[label] = Overlay(label, dict(seconds), color)
         self._refresh()
 
     def remove_overlay(self, label: str) -> None:
@@ -161,6 +160,7 @@ class LiveLab(PicturePanel):
 
     def _follow(self) -> None:
         """Draw the new setting's arithmetic, then ask for its measurement."""
+        self._notice = ""
         setting = self.setting
         if setting.frame != self._frame:
             self.measurer.stop()
@@ -222,6 +222,7 @@ class LiveLab(PicturePanel):
             setting, device_name(setting.device), total_memory(setting.device),
             self.measurer.rates.get((setting.device, setting.dtype)), self.measurer.points, guess,
             self.measurer.refusal(setting), tuple(self._overlays.values()),
+            self.controls.recording(),
         )  # fmt: skip
 
     def _refresh(self) -> None:
@@ -236,13 +237,17 @@ class LiveLab(PicturePanel):
             self.picture.update(view)
             self.image.value = self.picture.png()
             self._drawn = drawn
-        self._write(words.sentence(view))
+        self._write(self._sentence(view))
         self.controls.show_progress(self.measurer.done, self.measurer.total)
 
     def _say(self, text: str) -> None:
         """Announce something that takes longer than a moment, with the progress bar beside it."""
         self.controls.show_progress(self.measurer.done, self.measurer.total or 1)
-        self._write(f"{words.sentence(self.view())} {text}")
+        self._write(f"{self._sentence(self.view())} {text}")
+
+    def _sentence(self, view: View) -> str:
+        said = (words.sentence(view), recorded_sentence(view), self._notice)
+        return " ".join(text for text in said if text)
 
     def _failed(self, error: Exception) -> None:
         self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")
@@ -263,35 +268,4 @@ def _preset(presets: Mapping[str, ModelPreset], preset) -> ModelPreset:
         if not grouped_choices(preset):
             raise ValueError(f"{preset.name} has no choice of KV heads between 1 and all.")
         return preset
-    name = "SmolLM2 135M" if preset is None else preset
-    _check("preset", name, presets)
-    return presets[name]
-
-
-def _check(what: str, value, known) -> None:
-    if value not in list(known):  # a list also takes what cannot be hashed
-        raise ValueError(f"{what} {value!r} is not one of: {', '.join(map(str, known))}.")
-
-
-def _listed(what: str, values) -> list:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ValueError(f"{what} must be a list, and {values!r} is none.")
-    return list(values)
-
-
-def _check_curve(label, seconds, color) -> None:
-    if not isinstance(label, str):
-        raise ValueError(f"The label of a curve must be a text, and {label!r} is none.")
-    if not is_color_like(color):
-        raise ValueError(f"{color!r} is no colour.")
-    if not isinstance(seconds, Mapping):
-        raise ValueError(f"A curve is a dict, context -> seconds, not a {type(seconds).__name__}.")
-    for context, time in seconds.items():
-        right = all(
-            isinstance(x, Real) and not isinstance(x, bool) and 0 < x < math.inf
-            for x in (context, time)
-        )
-        if not right:
-            raise ValueError(
-                f"A curve is contexts and seconds, finite and above 0, not {context!r}: {time!r}."
-            )
+    return presets[one_of("preset", "SmolLM2 135M" if preset is None else preset, presets)]

@@ -15,6 +15,7 @@ from kvlib import timing
 from kvlib.devices import free_memory, is_out_of_memory
 from kvlib.lab.curves import Point, Rates, Setting
 from kvlib.lab.style import format_bytes, format_time
+from kvlib.lab.words import first_line
 from kvlib.steps import CPU_LIMIT, DecodeStep
 from kvlib.timing import Timing
 
@@ -150,7 +151,7 @@ class Measurer:
             if is_out_of_memory(error):
                 self.release()
             self.points.pop(point, None)
-            self.failed[point] = f"Not measured: {_first_line(error)}"
+            self.failed[point] = f"Not measured: {first_line(error)}"
         finally:
             self._again = None if point == self._again else self._again
 
@@ -203,8 +204,3 @@ class Measurer:
                     "The floor alone is drawn."
                 )
         return None
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

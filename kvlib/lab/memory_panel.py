@@ -8,6 +8,7 @@ import ipywidgets as widgets
 
 from kvlib.devices import available_devices, device_name, total_memory
 from kvlib.lab import memory_words, style
+from kvlib.lab.checks import one_of, whole_between
 from kvlib.lab.curves import CONTEXTS
 from kvlib.lab.memory_picture import HEIGHT, WIDTH, MemoryPicture
 from kvlib.lab.memory_view import BITS, MOST_REQUESTS, MemorySetting
@@ -52,14 +53,13 @@ class MemoryPanel(PicturePanel):
     ):  # fmt: skip
         self.presets = _with(MODELS, model, ModelPreset)
         self.devices = _with({**DEVICES, **devices_here()}, device, DevicePreset)
-        model, device = getattr(model, "name", model), getattr(device, "name", device)
-        _check("model", model, self.presets)
-        _check("device", device, self.devices)
-        _check("context", context, CONTEXTS)
-        _check("weight_bits", weight_bits, BITS)
-        _check("cache_bits", cache_bits, BITS)
-        if isinstance(requests, bool) or requests not in range(1, MOST_REQUESTS + 1):
-            raise ValueError(f"requests {requests!r} is not a number from 1 to {MOST_REQUESTS:,}.")
+        model = model.name if isinstance(model, ModelPreset) else model
+        device = device.name if isinstance(device, DevicePreset) else device
+        model, device = one_of("model", model, self.presets), one_of("device", device, self.devices)
+        context = one_of("context", context, CONTEXTS)
+        weight_bits = one_of("weight_bits", weight_bits, BITS)
+        cache_bits = one_of("cache_bits", cache_bits, BITS)
+        requests = whole_between("requests", requests, 1, MOST_REQUESTS)
         self.model = _list("Model", list(self.presets), model, 200)
         self.device = _list("Device", self._device_options(), device, 330)
         self.context = widgets.ToggleButtons(
@@ -151,11 +151,6 @@ def devices_here() -> dict[str, DevicePreset]:
 def _with(known: Mapping, value, kind: type) -> dict:
     """Return the presets on offer, and the given one if it is of the learner's own making."""
     return {**known, value.name: value} if isinstance(value, kind) else dict(known)
-
-
-def _check(what: str, value, known) -> None:
-    if isinstance(value, bool) or value not in known:
-        raise ValueError(f"{what} {value!r} is not one of: {', '.join(map(str, known))}.")
 
 
 def _list(label: str, options, value, width: int) -> widgets.Dropdown:

@@ -1,6 +1,6 @@
 """The memory panel's picture: what fills the device, and below it the two curves behind that.
 
-One figure with an Agg canvas, its artists made once and moved on each update.
+One figure, its artists made once and moved on each update.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from kvlib.lab import style
 from kvlib.lab.curves import CONTEXTS
 from kvlib.lab.layout import spread
 from kvlib.lab.memory_view import STAIRS, MemorySetting, attention_kind
+from kvlib.lab.panel_picture import PanePicture
 from kvlib.lab.panes import Pane
 
 WIDTH, HEIGHT = 1032, 494
@@ -23,19 +24,19 @@ MLA = "#5B4B8A"
 MISSING = "#E9D3D3"  # the part of the bar that the device does not have
 
 
-class MemoryPicture:
+class MemoryPicture(PanePicture):
     """Hold the figure; `update(setting)` redraws it, `png()` returns what it shows."""
 
     def __init__(self):
-        self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
+        super().__init__(WIDTH, HEIGHT)
         with style.matplotlib.rc_context(style.RC):
             self.cache = Pane(self.figure, left=76, bottom=48, width=304, height=266)
             self.fits = Pane(self.figure, left=600, bottom=48, width=316, height=266)
             self.cache.name_axis("memory", x=10)
             self.fits.name_axis("requests that fit", x=536)
+            self.panes = (self.cache, self.fits)
             self._add_bar()
             self._add_lines()
-        self._background = None
 
     def _add_bar(self) -> None:
         self.bar = self.figure.add_axes(
@@ -91,31 +92,7 @@ class MemoryPicture:
         self._update_bar(setting, color, text_color)
         moved = self._update_cache(setting, color, text_color)
         moved = self._update_fits(setting, color, text_color) or moved
-        canvas = self.figure.canvas
-        if moved or self._background is None:
-            canvas.draw()
-            self._background = canvas.copy_from_bbox(self.figure.bbox)
-        canvas.restore_region(self._background)
-        renderer = canvas.get_renderer()
-        for pane in (self.cache, self.fits):
-            for artist in sorted(pane.moving, key=lambda artist: artist.get_zorder()):
-                artist.draw(renderer)
-
-    def image(self):
-        """Return the pixels as an RGB image."""
-        return style.image_of(self.figure)
-
-    def png(self) -> bytes:
-        """Return the picture as PNG bytes, quickly made."""
-        return style.png(self.image())
-
-    def labels(self) -> list:
-        """Return every text now shown, tick labels and axis labels too."""
-        texts = [*self.cache.moving, *self.fits.moving]
-        for pane in (self.cache, self.fits):
-            texts += [*pane.axes.get_xticklabels(), *pane.axes.get_yticklabels()]
-            texts += [pane.axes.xaxis.label, pane.axes.yaxis.label]
-        return [text for text in texts if hasattr(text, "get_text") and text.get_text()]
+        self.draw(moved)
 
     # The bar ------------------------------------------------------------------------------------
 

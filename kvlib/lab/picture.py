@@ -1,7 +1,6 @@
 """The live lab's picture: memory on the left, the time of one decode step on the right.
 
-One figure with an Agg canvas, its artists made once. What changes only with the axes' limits is
-drawn once and kept as pixels; an update restores those and draws the rest over them.
+One figure, its artists made once and moved on each update.
 """
 
 from __future__ import annotations
@@ -10,17 +9,19 @@ import numpy as np
 
 from kvlib.lab import style, words
 from kvlib.lab.curves import CONTEXTS, View
+from kvlib.lab.panel_picture import PanePicture
 from kvlib.lab.panes import Bar, Pane
+from kvlib.lab.recorded_lines import RecordedLines, recorded_times
 
 WIDTH, HEIGHT = 1032, 440
 GAP = "#DDDBD3"  # the part of a measured step that its floor does not explain
 
 
-class LabPicture:
+class LabPicture(PanePicture):
     """Hold the figure; `update(view)` redraws it, `png()` returns what it shows."""
 
     def __init__(self):
-        self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
+        super().__init__(WIDTH, HEIGHT)
         with style.matplotlib.rc_context(style.RC):
             self.memory = Pane(self.figure, left=76, bottom=118, width=304, height=262)
             self.time = Pane(self.figure, left=608, bottom=118, width=316, height=262)
@@ -28,8 +29,8 @@ class LabPicture:
             self.time.name_axis("one decode step", x=534)
             self.memory_bar = Bar(self.memory, left=76, bottom=22, width=436, height=17)
             self.time_bar = Bar(self.time, left=608, bottom=22, width=412, height=17)
+            self.panes = (self.memory, self.time)
             self._add_lines()
-        self._background = None
 
     def _add_lines(self) -> None:
         self.limit = self.memory._line(color=style.MEMORY, linewidth=1.4)
@@ -49,37 +50,14 @@ class LabPicture:
         self.truth_label = self.time.text(0, 0, halo=True)
         for label in (self.guess_label, self.truth_label):
             label.set_zorder(8)
-        self.overlays = [self.time._line(markersize=5, linewidth=1.2, zorder=4) for _ in range(3)]
+        self.overlays = [self.time._line(marker="P", markersize=5, linewidth=1.2, zorder=4) for _ in range(3)]
+        self.recorded = RecordedLines(self.time)
 
     def update(self, view: View) -> None:
         """Show the view: move every artist, then draw."""
         moved = self._update_memory(view)
         moved = self._update_time(view) or moved
-        canvas = self.figure.canvas
-        if moved or self._background is None:
-            canvas.draw()
-            self._background = canvas.copy_from_bbox(self.figure.bbox)
-        canvas.restore_region(self._background)
-        renderer = canvas.get_renderer()
-        for pane in (self.memory, self.time):
-            for artist in sorted(pane.moving, key=lambda artist: artist.get_zorder()):
-                artist.draw(renderer)
-
-    def image(self):
-        """Return the pixels as an RGB image."""
-        return style.image_of(self.figure)
-
-    def png(self) -> bytes:
-        """Return the picture as PNG bytes, quickly made."""
-        return style.png(self.image())
-
-    def labels(self) -> list:
-        """Return every text now shown, tick labels and axis labels too."""
-        texts = [*self.memory.moving, *self.time.moving]
-        for pane in (self.memory, self.time):
-            texts += [*pane.axes.get_xticklabels(), *pane.axes.get_yticklabels()]
-            texts += [pane.axes.xaxis.label, pane.axes.yaxis.label]
-        return [text for text in texts if hasattr(text, "get_text") and text.get_text()]
+        self.draw(moved)
 
     # Left ---------------------------------------------------------------------------------------
 
@@ -150,7 +128,8 @@ class LabPicture:
             points = sorted(overlay.seconds.items()) if overlay else []
             line.set_data([c for c, _ in points], [s for _, s in points])
             if overlay:
-                line.set(color=overlay.color, marker="x" if overlay.recorded else "P")
+                line.set_color(overlay.color)
+        self.recorded.update(view)
         level = [floor.weights_s] * 2 if floor else []
         pane.level.set_data(pane.axes.get_xlim() if floor else [], level)
         spans = ([setting.context] * 2, [timing.low, timing.high]) if timing else ([], [])
@@ -159,7 +138,7 @@ class LabPicture:
         pane.title.set_text(words.time_title(view))
         pane.note.set_text(words.device_line(view))
         self._label_time(view, floors, floor)
-        self._mark_guess(view)
+        self._mark_guess(view, self.recorded.place_label(view, self._clear))
         self._show_parts(view, floor, timing)
         return moved
 
@@ -179,8 +158,8 @@ class LabPicture:
                 labels.append((last, words.begun(overlay.label, 12), overlay.color, False))
         self.time.label_right(labels)
 
-    def _mark_guess(self, view: View) -> None:
-        """Put the guess at its context, and name guess and truth beside it."""
+    def _mark_guess(self, view: View, taken: list[float]) -> None:
+        """Put the guess at its context, and name guess and truth beside it, off heights taken."""
         self.guess.set_data([], [])
         self.guess_label.set_text("")
         self.truth_label.set_text("")
@@ -202,7 +181,8 @@ class LabPicture:
         for words_of, y in zip(said, wanted, strict=True):
             wide = 7 * len(words_of)
             span = (x - 4, x + wide) if right else (x - wide, x + 4)
-            placed.append(self._clear(y, span, (bottom + 10, bottom + height - 10), placed))
+            limits = (bottom + 10, bottom + height - 10)
+            placed.append(self._clear(y, span, limits, [*taken, *placed]))
         for (text, *_), words_of, y in zip(shown, said, placed, strict=True):
             text.set_text(words_of)
             text.place(x, y, "left" if right else "right")
@@ -214,7 +194,7 @@ class LabPicture:
         free = [y for y in heights if all(abs(y - other) >= GUESS_GAP for other in taken)]
         over = []  # the heights of every line over the label's width
         lines = [*self.time.curves.values(), *self.points.values(), *self.overlays, self.guess]
-        for line in [*lines, self.time.level]:
+        for line in [*lines, *self.recorded.lines, self.time.level]:
             pixels = self.time.axes.transData.transform(line.get_xydata())
             if len(pixels):
                 along = np.linspace(*span, 25)
@@ -252,6 +232,7 @@ def _time_limits(view: View, floors, measured) -> tuple[float, float]:
     times = [value for curve in floors.values() for value in curve]
     times += [value for _, curve in measured.values() for value in curve]
     times += [value for overlay in view.overlays for value in overlay.seconds.values()]
+    times += recorded_times(view)
     times += [view.guess_shown[1]] if view.guess_shown else []
     times += [view.floor.weights_s] if view.floor else []
     if not times:

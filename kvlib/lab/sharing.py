@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
+from kvlib.lab.checks import one_of, shown, whole_between
 from kvlib.lab.panel import PicturePanel
 from kvlib.lab.sharing_picture import HEIGHT, WIDTH, SharingPicture
-from kvlib.lab.sharing_view import RIGHT, TILE, Sharing, kind_of, sharing_presets
+from kvlib.lab.sharing_view import MOST_HEADS, RIGHT, TILE, Sharing, kind_of, sharing_presets
 from kvlib.memory import ModelPreset
 
 CSS = f"""<style>
@@ -44,11 +45,14 @@ class SharingPanel(PicturePanel):
         self.presets = sharing_presets()
         chosen = self._chosen(preset)
         kept = chosen.num_kv_heads if num_kv_heads is None else num_kv_heads
-        if kept not in chosen.kv_head_choices:
+        try:
+            kept = one_of("num_kv_heads", kept, chosen.kv_head_choices)
+        except ValueError:
             choices = ", ".join(map(str, chosen.kv_head_choices))
-            raise ValueError(f"{chosen.num_heads} query heads can share {choices} KV heads, not {kept}.")
-        if head not in range(chosen.num_heads):
-            raise ValueError(f"head {head} is not one of 0 to {chosen.num_heads - 1}.")
+            raise ValueError(
+                f"{chosen.num_heads} query heads can share {choices} KV heads, not {shown(kept)}."
+            ) from None
+        head = whole_between("head", head, 0, chosen.num_heads - 1)
         self._opened = Sharing(chosen, kept, head)
         self._quiet = False
         self.picture = SharingPicture()
@@ -71,13 +75,13 @@ class SharingPanel(PicturePanel):
 
     def _chosen(self, preset) -> ModelPreset:
         if isinstance(preset, ModelPreset):
-            self.presets = {**self.presets, preset.name: preset}
             if not preset.kv_head_choices:
                 raise ValueError(f"{preset.name} has no KV heads to share.")
+            if preset.num_heads > MOST_HEADS:
+                raise ValueError(f"{preset.name} has more than {MOST_HEADS} query heads: too many to show.")
+            self.presets = {**self.presets, preset.name: preset}
             return preset
-        if preset not in self.presets:
-            raise ValueError(f"preset {preset!r} is not one of: {', '.join(self.presets)}.")
-        return self.presets[preset]
+        return self.presets[one_of("preset", preset, self.presets)]
 
     def _make_controls(self) -> None:
         it = self._opened

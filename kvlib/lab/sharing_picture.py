@@ -9,6 +9,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.patches import Rectangle
 
 from kvlib.lab import style
+from kvlib.lab.panel_picture import PanelPicture
 from kvlib.lab.sharing_view import TILE, Sharing
 
 WIDTH, HEIGHT = 1032, 372
@@ -18,11 +19,11 @@ LARGEST = 44  # pixels of a square
 NUMBERED = 15  # pixels a square must have to carry its number
 
 
-class SharingPicture:
+class SharingPicture(PanelPicture):
     """Hold the figure; `update(sharing)` redraws it, `png()` returns what it shows."""
 
     def __init__(self):
-        self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
+        super().__init__(WIDTH, HEIGHT)
         with style.matplotlib.rc_context(style.RC):
             self.axes = self.figure.add_axes([0, 0, 1, 1])
             self.axes.set(xlim=(0, WIDTH), ylim=(0, HEIGHT))
@@ -85,14 +86,6 @@ class SharingPicture:
         self.filled.set_width((RIGHT - 20) * it.num_kv_heads / it.num_heads)
         self.filled.set_facecolor(color)
         self.figure.canvas.draw()
-
-    def image(self):
-        """Return the pixels as an RGB image."""
-        return style.image_of(self.figure)
-
-    def png(self) -> bytes:
-        """Return the picture as PNG bytes, quickly made."""
-        return style.png(self.image())
 
     def _link(self, it: Sharing, queries, keys, size: float, color: str) -> None:
         segments, colors, widths = [], [], []

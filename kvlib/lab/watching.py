@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from kvlib.lab.checks import whole_between
 from kvlib.model import Model, rotary_tables, rotate
 
 
@@ -19,8 +20,7 @@ def watch_attention(
     are of the KV head that `query_head` reads. Raises ValueError for a head that does not exist.
     """
     config = model.config
-    if not 0 <= query_head < config.num_heads:
-        raise ValueError(f"query_head {query_head} is not one of 0 to {config.num_heads - 1}.")
+    query_head = whole_between("query_head", query_head, 0, config.num_heads - 1)
     kv_head = query_head // config.group_size
     heads = [query_head, config.num_heads + kv_head, config.num_heads + config.num_kv_heads + kv_head]
     turn = rotary_tables(config, len(tokens), model.device, model.dtype)

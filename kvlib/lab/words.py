@@ -171,3 +171,9 @@ def shortened(text: str, length: int) -> str:
 def begun(text: str, length: int) -> str:
     """Return the text, its end left out if it is longer than `length`."""
     return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says first; its type's name where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

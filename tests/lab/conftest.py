@@ -3,7 +3,7 @@
 import pytest
 
 from kvlib import timing
-from kvlib.lab import live, measuring
+from kvlib.lab import live, measuring, recorded
 from kvlib.memory import ModelPreset
 from kvlib.steps import DoesNotFit
 from kvlib.timing import Timing
@@ -45,12 +45,13 @@ class PaperStep:
 
 
 @pytest.fixture(autouse=True)
-def paper(monkeypatch):
-    """Put PaperStep in DecodeStep's place, and fixed rates in the measured ones'."""
+def paper(monkeypatch, tmp_path):
+    """Put PaperStep in DecodeStep's place, fixed rates in the measured ones', and no recordings."""
     monkeypatch.setattr(measuring, "DecodeStep", PaperStep)
     monkeypatch.setattr(measuring, "QUIET_S", 0.01)
-    monkeypatch.setattr(timing, "read_bandwidth", lambda device: BANDWIDTH)
-    monkeypatch.setattr(timing, "flop_rate", lambda device, dtype: FLOPS)
+    monkeypatch.setattr(timing, "read_bandwidth", lambda device, fresh=False: BANDWIDTH)
+    monkeypatch.setattr(timing, "flop_rate", lambda device, dtype, fresh=False: FLOPS)
+    monkeypatch.setattr(recorded, "recorded_folder", lambda: tmp_path / "nothing recorded")
     monkeypatch.setattr(live, "total_memory", lambda device: 16_000_000_000)
     monkeypatch.setattr(PaperStep, "ran", [])
     monkeypatch.setattr(PaperStep, "fail_at", None)

@@ -190,9 +190,49 @@ def test_a_failure_is_said_and_the_panel_goes_on(panel, paper, monkeypatch):
     panel.batch.value, panel.context.value = 1, 128
     monkeypatch.setattr(paper, "fail_at", 1)
     panel.button.click()
-    assert "RuntimeError" in said(panel) and "still works" in said(panel)
+    assert "Not measured: RuntimeError: CUDA error" in said(panel) and "more lines" not in said(panel)
     panel.batch.value = 2
     assert "at least" in said(panel)
+
+
+def test_a_measurement_that_fails_in_a_cell_is_said_and_raises_nothing(panel, paper, monkeypatch):
+    panel.device.value, panel.shape.value = "cpu", "SmolLM2 135M"
+    panel.batch.value, panel.context.value = 1, 128
+    monkeypatch.setattr(paper, "fail_at", 1)
+    assert panel.measure() is panel
+    assert "Not measured: RuntimeError: CUDA error" in said(panel) and "Measuring" not in said(panel)
+    assert "at least" in said(panel)
+    panel.measure()
+    assert "Measured on paper" in said(panel)
+
+
+def test_an_interrupted_measurement_is_said_and_interrupts_the_cell(panel, paper, monkeypatch):
+    def interrupt(number):
+        raise KeyboardInterrupt
+
+    panel.device.value, panel.shape.value = "cpu", "SmolLM2 135M"
+    panel.batch.value, panel.context.value = 1, 128
+    monkeypatch.setattr(paper, "on_run", staticmethod(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        panel.measure()
+    assert "Not measured: it was interrupted." in said(panel) and "Measuring" not in said(panel)
+
+
+def test_a_panel_whose_rates_fail_at_opening_is_shown_and_recovers(monkeypatch):
+    def fail(device):
+        raise RuntimeError("no rates here")
+
+    rates = crossover.timing.read_bandwidth
+    monkeypatch.setattr(crossover.timing, "read_bandwidth", fail)
+    panel = CrossoverPanel(device="cpu")
+    assert "no rates here" in said(panel) and bytes(panel.image.value).startswith(b"\x89PNG")
+    bundle = panel._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    assert data["text/plain"] == panel.summary() and "image/png" in data
+    assert panel.measure() is panel and "no rates here" in said(panel)
+    monkeypatch.setattr(crossover.timing, "read_bandwidth", rates)
+    panel.batch.value = 2
+    assert "at least" in said(panel) and panel.picture.map_title.get_text()
 
 
 def test_the_text_and_the_picture_in_a_saved_notebook(panel):

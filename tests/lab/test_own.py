@@ -1,5 +1,7 @@
 """The learner's attention on the lab's plot: measured when right, explained when not."""
 
+import time
+
 import pytest
 
 from kvlib import grouped_attention
@@ -128,3 +130,67 @@ def test_a_function_that_writes_into_its_inputs_is_judged_by_the_real_ones(lab, 
 
     assert "other numbers" in lay_over(lab, emptied, contexts=(512,))
     assert paper.with_own == []
+
+
+def right(q, k, v, mask):
+    return grouped_attention(q, k, v, mask)
+
+
+WRONG_SOMEWHERE = {
+    "for 1 sequence of 1 token,": lambda q, k, v, m: right(q, k, v, m) + (k.shape[2] == 1),
+    "for 1 sequence of 300 tokens,": lambda q, k, v, m: right(q, k[:, :, :256], v[:, :, :256], m),
+    "for 2 sequences of 7 tokens,": lambda q, k, v, m: right(q[:1], k[:1], v[:1], m).expand_as(q),
+    "for 2 sequences of 300 tokens,": lambda q, k, v, m: right(q, k, v, m) + (k.shape[0] * k.shape[2] == 600),
+}
+
+
+@pytest.mark.parametrize("where", WRONG_SOMEWHERE)
+def test_what_is_wrong_at_some_lengths_or_batches_only_is_found(lab, paper, where):
+    said = lay_over(lab, WRONG_SOMEWHERE[where], contexts=(512,))
+    assert where in said and "other numbers" in said
+    assert drawn(lab) == {} and paper.with_own == []
+
+
+def test_an_attention_that_never_ends_is_ended_and_said(lab, paper, monkeypatch):
+    monkeypatch.setattr(own, "CHECK_S", 0.2)
+    begun = time.perf_counter()
+    said = lay_over(lab, lambda *args: time.sleep(60), contexts=(512,))
+    assert time.perf_counter() - begun < 30
+    assert said.startswith("Your attention was not done with a few small examples after 0.2 s.")
+    assert drawn(lab) == {} and paper.with_own == []
+
+
+def test_an_attention_that_is_slow_at_length_is_ended_and_the_rest_kept(lab, paper, monkeypatch):
+    from kvlib import steps
+    from kvlib.memory import ModelPreset
+
+    def slow(q, k, v, mask):
+        if k.shape[2] > 1000:
+            time.sleep(60)
+        return right(q, k, v, mask)
+
+    monkeypatch.setattr(steps, "_all_pools", {})
+    monkeypatch.setattr(own, "DecodeStep", steps.DecodeStep)
+    monkeypatch.setattr(own, "STEP_S", 5.0)
+    lab = LiveLab(ModelPreset("Tiny", 2, 4, 2, 8, 32, 48, 96, True), device="cpu", dtype="float32")
+    begun = time.perf_counter()
+    said = lay_over(lab, slow, contexts=(128, 2048, 8192)).splitlines()
+    assert time.perf_counter() - begun < 50
+    assert list(drawn(lab)) == [128] and len(said) == 2
+    assert "At 2,048 tokens a step with yours was not done after 5 s" in said[1]
+    assert "no further context" in said[1]
+    lay_over(lab, right, contexts=(2048,))  # the lab and the pools go on
+    assert list(drawn(lab)) == [2048]
+
+
+def test_without_signals_the_clock_is_looked_at_between_the_calls(lab, paper, monkeypatch):
+    from kvlib import deadline
+
+    monkeypatch.setattr(deadline, "_can_signal", lambda: False)
+    monkeypatch.setattr(own, "CHECK_S", 0.05)
+
+    def slow(q, k, v, mask):
+        time.sleep(0.1)
+        return right(q, k, v, mask)
+
+    assert "was not done" in lay_over(lab, slow, contexts=(512,))

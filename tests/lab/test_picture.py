@@ -18,6 +18,7 @@ from kvlib.lab.curves import (
 from kvlib.lab.picture import HEIGHT, WIDTH, LabPicture
 from kvlib.lab.style import FLOOR, KINDS
 from kvlib.memory import MODELS
+from kvlib.recording import RecordedPoint, Recording
 from kvlib.timing import Timing
 
 LONG_NAME = "Intel Xeon Platinum 8581C CPU @ 2.10GHz, 224 threads"
@@ -106,12 +107,41 @@ def test_lines_hold_the_numbers(picture):
 
 def test_three_more_curves_have_room(picture):
     points = {128: 0.05, 8192: 0.06}
-    overlays = tuple(Overlay(f"your own attention {i}", points, FLOOR, i > 0) for i in range(3))
+    overlays = tuple(Overlay(f"your own attention {i}", points, FLOOR) for i in range(3))
     picture.update(View(SMALL, "x", 10**10, RATES[0], {}, overlays=overlays))
     check_labels(picture)
     assert list(picture.overlays[2].get_ydata()) == [0.05, 0.06]
     picture.update(View(SMALL, "x", 10**10, RATES[0], {}))
     assert len(picture.overlays[2].get_ydata()) == 0
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA RTX 6000 Ada Generation Laptop GPU"])
+@pytest.mark.parametrize("rates", RATES, ids=["slow", "fast"])
+def test_a_recording_is_named_where_no_label_is(picture, device, rates):
+    for kind, context in itertools.product(KINDS, (CONTEXTS[0], 8192, CONTEXTS[-1])):
+        setting = replace(SMALL, kind=kind, context=context)
+        view = View(setting, LONG_NAME, 10**10, RATES[0], measured(setting, RATES[0]))
+        for guess in (None, (setting, 0.003)):
+            picture.update(replace(view, guess=guess, recorded=recorded_on(device, setting, rates)))
+            check_labels(picture)
+            shown = [text.get_text() for text in picture.labels()]
+            assert any(text.startswith("○ recorded on NVIDIA") for text in shown)
+    picture.update(view)
+    assert not picture.recorded.label.get_text()
+
+
+def recorded_on(device, setting, rates):
+    """Return a recording made up for its labels alone: every point at twice its floor."""
+    made = Recording(
+        device, "2026-02-03", "1.0.0", "2.13.0", "13.0", setting.preset, setting.dtype, setting.batch,
+        *rates, False, (), (),
+    )  # fmt: skip
+    points = []
+    for kind, context in itertools.product(KINDS, CONTEXTS):
+        floor = made.floor(setting.kv_heads(kind), context)
+        times = (2 * floor, 2 * floor, 2 * floor, 1, floor)
+        points.append(RecordedPoint(kind, setting.kv_heads(kind), context, *times))
+    return replace(made, points=tuple(points))
 
 
 def test_before_the_device_is_measured_no_time_is_drawn(picture):
