@@ -13,10 +13,15 @@ class PanelPicture:
 
     def __init__(self, width: int, height: int):
         self.figure = style.new_figure(width, height, layout=None)
+        self._drawn = False
+        self.figure.canvas.mpl_connect("draw_event", self._note_drawn)
+
+    def _note_drawn(self, event) -> None:
+        self._drawn = True
 
     def image(self) -> Image:
         """Return the pixels as an RGB image, also of a figure that was never updated."""
-        if not hasattr(self.figure.canvas, "renderer"):  # what Agg makes when it draws
+        if not self._drawn:
             self.figure.canvas.draw()
         return style.image_of(self.figure)
 

@@ -24,7 +24,8 @@ def test_it_has_pixels_before_its_first_update(name):
     image = picture.image()
     assert image.size == picture.figure.canvas.get_width_height() and image.mode == "RGB"
     assert picture.png().startswith(b"\x89PNG")
-    assert len(set(image.resize((40, 40)).getdata())) > 1 or name == "sharing"  # axes at least
+    low, high = np.asarray(image).min(), np.asarray(image).max()
+    assert high > 200 and (low < high or name == "sharing")  # a light card, with axes where it has some
 
 
 def test_only_what_moves_is_drawn_again(monkeypatch):
