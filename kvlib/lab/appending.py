@@ -7,6 +7,7 @@ import ipywidgets as widgets
 from kvlib.lab import style
 from kvlib.lab.appending_picture import HEIGHT, WIDTH, AppendingPicture
 from kvlib.lab.appending_steps import Appending, Frame
+from kvlib.lab.checks import one_of, whole_between
 from kvlib.lab.panel import PicturePanel
 
 ROOMS = 12, 24, 48
@@ -29,10 +30,8 @@ class AppendingPanel(PicturePanel):
     """
 
     def __init__(self, room: int = 24, step: int = 9):
-        if room not in ROOMS:
-            raise ValueError(f"room is one of {', '.join(map(str, ROOMS))}, not {room!r}.")
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= room + 1:
-            raise ValueError(f"step is one of 0 to {room + 1}, not {step!r}.")
+        room = one_of("room", room, ROOMS)
+        step = whole_between("step", step, 0, room + 1)
         self._made: dict[int, tuple[Appending, AppendingPicture]] = {}
         self._quiet = False
         self._take(room)
