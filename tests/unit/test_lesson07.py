@@ -1,0 +1,87 @@
+"""Lesson 07's checks: right caches written in other ways, and what only a full buffer shows."""
+
+import pytest
+
+from kvlib.teach.exercises import define
+from kvlib.teach.exercises.lesson07 import BUFFER, COST, MASK, buffer_mask, cat_cost
+
+JOINED = """
+import torch
+
+
+class MyStaticCache:
+    "K and V in one buffer, tokens in front of the heads"
+
+    def __init__(self, max_seq_len):
+        self.room, self.used, self.kv = max_seq_len, 0, None
+
+    @property
+    def seq_len(self):
+        return self.used
+
+    def update(self, k_new, v_new):
+        B, KV, t, D = k_new.shape
+        if self.used + t > self.room:
+            raise ValueError("too long by " + str(self.used + t - self.room))
+        if self.kv is None:
+            self.kv = torch.zeros(2, B, self.room, KV, D, dtype=k_new.dtype)
+        for held, new in zip(self.kv, (k_new, v_new)):
+            held[:, self.used : self.used + t] = new.detach().transpose(1, 2)
+        self.used += t
+        k, v = (x[:, : self.used].transpose(1, 2) for x in self.kv)
+        return k, v
+"""
+
+
+def test_a_cache_with_another_layout_is_right_too():
+    verdict = BUFFER.check(define("MyStaticCache", JOINED))
+    assert verdict, verdict
+
+
+def test_kvlibs_own_cache_passes():
+    from kvlib import StaticKVCache
+
+    assert BUFFER.check(StaticKVCache)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("> self.room", ">= self.room"), "fit a buffer of 8 exactly"),
+        (("if self.used + t > self.room:", "if t > 1 and self.used + t > self.room:"), "the token is lost"),
+        (('raise ValueError("too long by "', 'raise IndexError("too long by "'), "IndexError"),
+    ],
+)
+def test_what_only_the_edge_shows_is_told(change, words):
+    assert change[0] in JOINED
+    verdict = BUFFER.check(define("MyStaticCache", JOINED.replace(*change)))
+    assert not verdict and words in verdict.message
+
+
+def test_the_formula_is_what_two_lines_of_python_count():
+    for p, n, row in ((1, 0, 4), (3, 5, 7), (100, 20, 46080)):
+        steps = [p + i for i in range(n + 1)]
+        peak = max([p] + [p + i - 1 + p + i for i in range(1, n + 1)])
+        assert cat_cost(p, n, row) == (row * sum(steps), row * peak)
+
+
+def test_the_mask_is_that_of_the_used_rows_with_nothing_behind_them():
+    from kvlib.attention import causal_mask
+
+    for start, num_new, room in ((0, 3, 3), (4, 2, 9), (7, 1, 8)):
+        mask = buffer_mask(start, num_new, room)
+        assert mask[:, : start + num_new].equal(causal_mask(num_new, start + num_new))
+        assert not mask[:, start + num_new :].any()
+
+
+def test_other_right_answers_are_right():
+    def cost(p, n, row):
+        return row * sum(range(p, p + n + 1)), row * (p if n == 0 else 2 * (p + n) - 1)
+
+    def mask(start, num_new, max_seq_len):
+        import torch
+
+        last = torch.arange(start, start + num_new)
+        return torch.arange(max_seq_len)[None] <= last[:, None]
+
+    assert COST.check(cost) and MASK.check(mask)
