@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
-from kvlib.lab import style
 from kvlib.lab.appending_picture import HEIGHT, WIDTH, AppendingPicture
 from kvlib.lab.appending_steps import Appending, Frame
 from kvlib.lab.checks import one_of, whole_between
@@ -103,7 +102,7 @@ class AppendingPanel(PicturePanel):
             return
         frame = self.frame()
         self.picture.update(frame)
-        self.image.value = style.png(self.picture.image())
+        self.image.value = self.picture.png()
         self._write(self.run.sentence(frame))
 
     def _guarded(self, action) -> None:

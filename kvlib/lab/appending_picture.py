@@ -13,6 +13,7 @@ from matplotlib.transforms import IdentityTransform
 from kvlib.lab import style
 from kvlib.lab.appending_steps import Appending, Frame
 from kvlib.lab.label import Label
+from kvlib.lab.panel_picture import PanelPicture
 
 WIDTH, HEIGHT = 1032, 470
 LEFT, RIGHT, HALF = 16, 532, 484  # the two halves
@@ -50,12 +51,12 @@ class Strip:
             slot.set(facecolor=face, edgecolor=edge, hatch=hatch)
 
 
-class AppendingPicture:
+class AppendingPicture(PanelPicture):
     """Hold the figure of one run; `update(frame)` redraws it, `image()` returns what it shows."""
 
     def __init__(self, run: Appending):
+        super().__init__(WIDTH, HEIGHT)
         self.run = run
-        self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
         width = HALF / (run.room + 1)
         self.old = Strip(self.figure, LEFT, OLD, run.room, width)
         self.grown = Strip(self.figure, LEFT, NEW, run.room + 1, width)
@@ -96,10 +97,6 @@ class AppendingPicture:
         self.written["title"].set_text(run.title(frame))
         self.alive["title"].set_text(run.peak_title(frame))
         self.figure.canvas.draw()
-
-    def image(self):
-        """Return the pixels as an RGB image."""
-        return style.image_of(self.figure)
 
     def labels(self) -> list[Label]:
         """Return every text that is shown."""

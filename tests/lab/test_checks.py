@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from kvlib.lab import LiveLab
+from kvlib.lab.appending import AppendingPanel
 from kvlib.lab.checks import listed, one_of, shown, whole_between
 from kvlib.lab.crossover import CrossoverPanel
 from kvlib.lab.filling import FillingPanel
@@ -28,6 +29,7 @@ ARGUMENTS = {
     CrossoverPanel: ("preset", "device", "kv_heads", "context", "batch", "dtype"),
     MemoryPanel: ("model", "device", "context", "requests", "weight_bits", "cache_bits"),
     SharingPanel: ("preset", "num_kv_heads", "head"),
+    AppendingPanel: ("room", "step"),
     filling: ("words", "q", "k", "v", "prefill", "step", "layer"),
 }
 PLACES = [(panel, name) for panel, names in ARGUMENTS.items() for name in names]

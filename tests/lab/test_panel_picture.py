@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from kvlib.lab.appending_picture import AppendingPicture
+from kvlib.lab.appending_steps import Appending
 from kvlib.lab.crossover_picture import CrossoverPicture
 from kvlib.lab.filling_picture import FillingPicture
 from kvlib.lab.filling_steps import Filling
@@ -14,6 +16,7 @@ from kvlib.lab.sharing_picture import SharingPicture
 PICTURES = {
     "lab": LabPicture, "memory": MemoryPicture, "crossover": CrossoverPicture, "sharing": SharingPicture,
     "filling": lambda: FillingPicture(Filling(["a", "b"], *np.ones((3, 2, 4)))),
+    "appending": lambda: AppendingPicture(Appending(12)),
 }  # fmt: skip
 
 
