@@ -12,4 +12,5 @@ MEASURED = {
     "04_memory": 1,
     "05_mha_gqa_mqa": 10,
     "06_prefill_decode_roofline": 14,
+    "07_static_cache": 13,
 }
