@@ -55,6 +55,8 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = Non
     """
     group_size = _group_size(q, k, v)
     _check_mask(mask, q, k)
+    if mask is not None and mask.dim() < 2:
+        mask = mask.view(1, -1)
     batch_size, num_heads, num_new, head_dim = q.shape
     num_kv_heads, num_keys = k.shape[1], k.shape[2]
     if num_new == 1:

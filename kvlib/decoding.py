@@ -11,6 +11,7 @@ falls back to "eager", with the reason in a sentence.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -139,11 +140,13 @@ class Compiled(OnBuffers):
     def _run(self, tokens: Tensor, position: int) -> Tensor:
         if self.how == "eager":
             return self._by_layer(layer_step, tokens, position)
+        if self.tried:
+            return self._by_layer(self.layer, tokens, position)
         try:
-            logits = self._by_layer(self.layer, tokens, position)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what the compiler says to its developers
+                logits = self._by_layer(self.layer, tokens, position)
         except Exception as error:
-            if self.tried:
-                raise
             self.how = "eager"
             self.reason = f"torch.compile failed here ({_first_line(error)})."
             return self._run(tokens, position)  # the same row is written again
@@ -209,5 +212,7 @@ class Graphed(OnBuffers):
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+    """Return the first line of a message that says something: "backend='inductor' raised:" does not."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.endswith(":")]
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -31,7 +31,7 @@ int kvlib_attend(const float *q, const float *const *k, const float *const *v, f
             meet(&point, team);
             share(size, 1, me, team, &first, &last);
             for (int64_t i = first; i < last; i++)
-                merge_parts(team, size * dim, outs + i * dim, tops + i, sums + i, size, dim, out + i * dim);
+                merge_parts(team, outs + i * dim, size * dim, tops + i, sums + i, size, dim, out + i * dim);
         }
     }
     free(scaled), free(outs), free(tops), free(sums);

@@ -61,7 +61,7 @@ static void attend(const shape *s, const layer *l, const float *cosine, const fl
     }
     meet(&d->point, team);
     for (int h = 0; h < s->num_heads; h++)
-        merge_parts(team, (int64_t)s->num_heads * dim, d->outs + h * dim, d->tops + h, d->sums + h,
+        merge_parts(team, d->outs + h * dim, (int64_t)s->num_heads * dim, d->tops + h, d->sums + h,
                     s->num_heads, dim, mixed + h * dim);
 }
 

@@ -16,25 +16,31 @@ INLINE vec load(const float *p) { return *(const vec *)p; }
 INLINE void store(float *p, vec x) { *(vec *)p = x; }
 INLINE vec all(float x) { return (vec){0} + x; }
 
-INLINE float sum_of(vec x) {
-    float halves[LANES], total = 0;
-    store(halves, x);
-    for (int i = 0; i < LANES; i++) total += halves[i];
-    return total;
-}
-
-INLINE float max_of(vec x) {
-    float top = x[0];
-    for (int i = 1; i < LANES; i++) top = x[i] > top ? x[i] : top;
-    return top;
-}
-
 INLINE vec larger(vec a, vec b) {
     ivec choose = a > b;
     return (vec)((choose & (ivec)a) | (~choose & (ivec)b));
 }
 
-/* e^x within 2 units in the last place for x <= 0; 0 below -87, where float32 runs out. */
+/* Fold a vector onto its first lane, half by half. */
+#define FOLD(x, join)                                                                          \
+    x = join(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
+    x = join(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)); \
+    x = join(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)); \
+    x = join(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+
+INLINE vec plus(vec a, vec b) { return a + b; }
+
+INLINE float sum_of(vec x) {
+    FOLD(x, plus)
+    return x[0];
+}
+
+INLINE float max_of(vec x) {
+    FOLD(x, larger)
+    return x[0];
+}
+
+/* e^x within 2 units in the last place for x <= 0; 0 below -87, where float32 runs out; NaN stays. */
 INLINE vec exp_of(vec x) {
     vec kept = larger(x, all(-87.0f));
     vec n = (kept * 1.44269504f + 12582912.0f) - 12582912.0f; /* nearest whole power of two */
@@ -47,7 +53,7 @@ INLINE vec exp_of(vec x) {
     p = p * r + 1.0f;
     p = p * r + 1.0f;
     ivec power = __builtin_convertvector(n, ivec) << 23; /* into the exponent's bits */
-    return (vec)(((ivec)p + power) & (x > all(-87.0f)));
+    return (vec)((((ivec)p + power) & (x > all(-87.0f))) | (x != x)); /* all bits set is a NaN */
 }
 
 /* Turn 16 rows of 16 floats into 16 columns, by interleaving halves four times. */
