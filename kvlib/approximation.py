@@ -60,6 +60,8 @@ class Beside(KVCache):
         """Return (given back, given) for keys and for values, each (B, KV, T, D)."""
         given = self._kv
         back = self.cache.fork().update(*(x[:, :, :1] for x in given))
+        if back[0].shape[2] != given[0].shape[2] + 1:
+            raise ValueError("this cache has let rows go; only one that keeps every row can be compared")
         return [(x[:, :, :-1], y) for x, y in zip(back, given)]
 
 

@@ -39,8 +39,10 @@ class QuantizedKVCache(Cache):
       not depend on how it is split; which rows a query saw exactly does, within a chunk.
     - Every update dequantises all old rows into new memory and keeps nothing of it: the
       cache is small between updates, one layer at a time is large within a step. On a CPU this costs
-      time: memory is the gain. A GPU kernel would dequantise inside attention.
-    - `crop` into a quantised group gives its remaining rows back as recent ones; if more rows follow
+      time, at 4,096 tokens about half a decode step of SmolLM2 on top of it: memory is the gain. A GPU
+      kernel would dequantise inside attention.
+    - `crop` by at most `recent` tokens takes back exact rows only and leaves no trace in the codes. Into a
+      quantised group, it gives the group's remaining rows back as recent ones; if more rows follow
       they are quantised a second time, and the two errors add up.
     - A token with a number that is NaN, infinite, or beyond a quarter of what float32 (float64 for
       float64 rows) can hold comes back as NaN once quantised, keys and values, and touches no other.

@@ -27,10 +27,6 @@ from tests.caches.kinds import KINDS, Kind
 MUTANTS: dict[str, Kind] = {}
 RUNS: dict[str, str | None] = {}  # the part a mutant changes: None for the cache itself
 _CONCAT, _STATIC = KINDS[0], KINDS[1]
-for _others in (mutants_quantized.MUTANTS, mutants_window.MUTANTS):
-    MUTANTS |= _others
-    RUNS |= dict.fromkeys(_others)
-RUNS |= mutants_window.RUNS
 
 
 def mutant(wrong):
@@ -675,3 +671,11 @@ class _NoCrop:
     @property
     def seq_len(self):
         return self.cache.seq_len
+
+
+# ---- Those of one kind of cache: last, as the laws of all kinds need not wait for them
+
+for _others in (mutants_quantized.MUTANTS, mutants_window.MUTANTS):
+    MUTANTS |= _others
+    RUNS |= dict.fromkeys(_others)
+RUNS |= mutants_window.RUNS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlib import KVCache, Model, ModelConfig, QuantizedKVCache, StaticKVCache
+from kvlib import KVCache, Model, ModelConfig, QuantizedKVCache, SlidingWindowKVCache, StaticKVCache
 from kvlib.approximation import approximation, storage_bytes
 from kvlib.perplexity import perplexity
 
@@ -62,3 +62,8 @@ def test_bytes_are_found_wherever_they_hide():
     assert storage_bytes(cache) == 432 + 4000, "what a slice keeps alive counts whole"
     cache.itself = cache
     assert storage_bytes(cache) == 4432
+
+
+def test_a_cache_that_lets_rows_go_is_refused(model):
+    with pytest.raises(ValueError, match="let rows go"):
+        approximation(model, TOKENS, lambda: SlidingWindowKVCache(4), chunk_size=3)
