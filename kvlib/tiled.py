@@ -129,8 +129,8 @@ def _attend_rows(
     if mask is None and offset is not None:
         end = min(end, max(0, offset + group[1]))  # behind it not even the last query sees a key
     out = torch.zeros_like(q)  # (B, KV, G r, D), not yet divided by total
-    total = q.new_zeros(*q.shape[:3], 1)  # sum of exp(score - peak)
-    peak = torch.full_like(total, NOTHING)  # largest score so far
+    total = q.new_zeros(*q.shape[:3], 1)  # sum of exp(score - high)
+    high = torch.full_like(total, NOTHING)  # largest score so far
     for start in range(0, end, tile):
         now = slice(start, min(start + tile, end))
         seen = _seen(mask, offset, now, group[1], q.device)
@@ -139,25 +139,25 @@ def _attend_rows(
         scores = q @ k[:, :, now].to(wide).transpose(2, 3)  # (B, KV, G r, n)
         if seen is not None:
             scores.unflatten(2, group).masked_fill_(~seen, NOTHING)
-        out, total, peak = _absorb(out, total, peak, scores, v[:, :, now].to(wide))
+        out, total, high = _absorb(out, total, high, scores, v[:, :, now].to(wide))
     out = out / total.masked_fill(total == 0, 1)
-    log_sum = peak + total.log()
+    log_sum = high + total.log()
     return out.unflatten(2, group), log_sum.squeeze(3).unflatten(2, group)
 
 
 def _absorb(
-    out: Tensor, total: Tensor, peak: Tensor, scores: Tensor, values: Tensor
+    out: Tensor, total: Tensor, high: Tensor, scores: Tensor, values: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Take one more tile into the running output, sum and maximum: the online softmax.
 
-    Shapes: out (..., r, D), total and peak (..., r, 1), scores (..., r, n), values (..., n, D).
+    Shapes: out (..., r, D), total and high (..., r, 1), scores (..., r, n), values (..., n, D).
     """
-    new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
-    base = _finite(new_peak)
-    rescale = (peak - base).exp()  # 0 for the first tile that is seen
+    new_high = torch.maximum(high, scores.amax(dim=-1, keepdim=True))
+    base = _finite(new_high)
+    rescale = (high - base).exp()  # 0 for the first tile that is seen
     weights = (scores - base).exp()
     total = total * rescale + weights.sum(dim=-1, keepdim=True)
-    return out * rescale + weights @ values, total, new_peak
+    return out * rescale + weights @ values, total, new_high
 
 
 def _finite(x: Tensor) -> Tensor:

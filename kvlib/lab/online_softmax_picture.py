@@ -1,4 +1,4 @@
-"""The picture of a softmax over tiles: scores and peak, what is kept of them, the answer so far.
+"""The picture of a softmax over tiles: scores and maximum, what is kept of them, the answer so far.
 
 One figure, its artists made once. The two panes on the left share their keys; the pane on the
 right lays the answer so far beside the exact one.
@@ -17,7 +17,7 @@ from kvlib.lab.online_softmax_steps import PARTS, Frame, OnlineSoftmax
 from kvlib.lab.online_softmax_words import number
 
 WIDTH, HEIGHT = 1032, 480
-FUTURE, KEPT, NEW, BAND, PEAK = "#D3D1C8", "#6A8CA6", "#C98A0B", "#F6E9CB", "#A02C3A"
+FUTURE, KEPT, NEW, BAND, HIGH = "#D3D1C8", "#6A8CA6", "#C98A0B", "#F6E9CB", "#A02C3A"
 PART_COLOURS = ("#6A8CA6", "#8FAE8B")  # neighbours differ
 EXACT = style.INK
 MOST_KEYS, MOST_DIMS, MOST_SHARES = 64, 8, 24
@@ -91,9 +91,9 @@ class OnlineSoftmaxPicture:
         heights = np.where(np.isfinite(it.scores), it.scores - self.floor, 0)
         self.bars = self.scores.bar(range(T), heights, bottom=self.floor, width=0.78, color=FUTURE)
         self.rest = self.kept.bar(range(T), np.zeros(T), width=0.78, color=KEPT)
-        self.peaks = self.scores.add_collection(LineCollection([], colors=PEAK, linewidths=1.8, zorder=4))
+        self.highs = self.scores.add_collection(LineCollection([], colors=HIGH, linewidths=1.8, zorder=4))
         self.old = self.scores.add_collection(
-            LineCollection([], colors=PEAK, linewidths=1.4, linestyles=[(0, (3, 2))], zorder=4)
+            LineCollection([], colors=HIGH, linewidths=1.4, linestyles=[(0, (3, 2))], zorder=4)
         )
         self.part_names = [
             self.kept.text(0, 1.22, "", ha="center", va="top", fontsize=9, color=style.INK, parse_math=False)
@@ -105,9 +105,10 @@ class OnlineSoftmaxPicture:
         axes, D = self.answer, min(it.values.shape[1], MOST_DIMS)
         axes.clear()
         axes.tick_params(length=3, pad=3)
-        most = np.abs(it.values[:, :D]).max() * 1.05 or 1.0
-        low, high = min(0.0, it.values[:, :D].min() * 1.05), max(0.0, it.values[:, :D].max() * 1.05)
-        axes.set(xlim=(-0.6, D - 0.4), ylim=(low or -most * 0.05, high or most * 0.05))
+        outs = np.array([it.frame(step).out[:D] for step in range(it.last_step + 1)])
+        most = np.abs(outs).max() or 1.0
+        low, high = min(outs.min(), -0.08 * most), max(outs.max(), 0.08 * most)
+        axes.set(xlim=(-0.6, D - 0.4), ylim=(1.08 * low, 1.08 * high))
         axes.set_xticks(range(D), [str(i) for i in range(D)])
         axes.set_xlabel(
             "number of the output" + (f", first {D}" if it.values.shape[1] > D else ""), labelpad=2
@@ -139,17 +140,17 @@ class OnlineSoftmaxPicture:
             bar.set_color(colour)
         lines, old = [], []
         if it.mode == PARTS:
-            for start, peak in zip(it.starts, frame.peaks):
-                if np.isfinite(peak):
-                    lines.append([(start - 0.5, peak), (min(start + it.tile, it.num_keys) - 0.5, peak)])
-            title = "Scores; each part has a peak of its own (red)"
+            for start, high in zip(it.starts, frame.highs):
+                if np.isfinite(high):
+                    lines.append([(start - 0.5, high), (min(start + it.tile, it.num_keys) - 0.5, high)])
+            title = "Scores; each part has a maximum of its own (red)"
         else:
-            if np.isfinite(frame.peak):
-                lines.append([(-0.5, frame.peak), (frame.end - 0.5, frame.peak)])
-            if np.isfinite(frame.old_peak) and frame.old_peak < frame.peak:
-                old.append([(-0.5, frame.old_peak), (frame.start - 0.5, frame.old_peak)])
-            title = "Scores, and the peak so far (red; dashed: before this tile)"
-        self.peaks.set_segments(lines)
+            if np.isfinite(frame.high):
+                lines.append([(-0.5, frame.high), (frame.end - 0.5, frame.high)])
+            if np.isfinite(frame.old_high) and frame.old_high < frame.high:
+                old.append([(-0.5, frame.old_high), (frame.start - 0.5, frame.old_high)])
+            title = "Scores, and the maximum so far (red; dashed: before this tile)"
+        self.highs.set_segments(lines)
         self.old.set_segments(old)
         self.titles[self.scores].set_text(title)
         for band, axes in zip(self.band, (self.scores, self.kept)):
@@ -162,9 +163,9 @@ class OnlineSoftmaxPicture:
         for bar, weight, colour in zip(self.rest, frame.weights, colours):
             bar.set_height(weight)
             bar.set_color(colour)
-        title = "What they count now: exp(score − peak so far)"
+        title = "What they count now: exp(score − maximum)"
         if it.mode == PARTS:
-            title = "What they count in their part: exp(score − its peak)"
+            title = "What they count in their part: exp(score − its maximum)"
         if frame.merged:
             title = "What they count in the whole: exp(score − log-sum of all)"
         room = self.kept.get_position().width * WIDTH / it.num_keys  # pixels of a key
@@ -205,10 +206,10 @@ class OnlineSoftmaxPicture:
             if not frame.step:
                 return [error]
             log_sum = "log-sum", number(frame.log_sums[-1])
-            return [("peak", number(frame.peak)), ("sum", number(frame.total)), log_sum, error]
-        change = f"{number(frame.old_peak)} → {number(frame.peak)}" if frame.step else number(frame.peak)
+            return [("maximum", number(frame.high)), ("sum", number(frame.total)), log_sum, error]
+        change = f"{number(frame.old_high)} → {number(frame.high)}" if frame.step else number(frame.high)
         times = [("rescale", f"× {number(frame.rescale)}")] if frame.step else []
-        return [("peak", change), *times, ("sum", number(frame.total)), error]
+        return [("maximum", change), *times, ("sum", number(frame.total)), error]
 
 
 def _error(it: OnlineSoftmax, frame: Frame) -> str:

@@ -20,7 +20,7 @@ NOTHING = -np.inf
 class Frame:
     """Hold one step: keys start .. end - 1 are new, and what is kept after them.
 
-    `weights` (T,) are exp(score - peak) in the units of this step, 0 where nothing was seen yet.
+    `weights` (T,) are exp(score - high) in the units of this step, 0 where nothing was seen yet.
     `out` (D,) is divided by `total`: the answer so far. `log_sums` and `shares` are those of the
     parts done so far; shares are there once they are merged.
     """
@@ -28,14 +28,14 @@ class Frame:
     step: int
     start: int
     end: int
-    old_peak: float
-    peak: float
+    old_high: float
+    high: float
     rescale: float
     total: float
     weights: np.ndarray
     out: np.ndarray
     log_sums: tuple[float, ...] = ()
-    peaks: tuple[float, ...] = ()
+    highs: tuple[float, ...] = ()
     shares: tuple[float, ...] = field(default=())
 
     @property
@@ -98,36 +98,36 @@ class OnlineSoftmax:
 
     def _in_tiles(self, step: int) -> Frame:
         size = self.values.shape[1]
-        peak, total, out, weights = NOTHING, 0.0, np.zeros(size), np.zeros(self.num_keys)
+        high, total, out, weights = NOTHING, 0.0, np.zeros(size), np.zeros(self.num_keys)
         start = end = 0
-        old_peak, rescale = peak, 0.0
+        old_high, rescale = high, 0.0
         for start in self.starts[:step]:
             end = min(start + self.tile, self.num_keys)
             scores, values = self.scores[start:end], self.values[start:end]
-            old_peak, peak = peak, max(peak, float(scores.max()))
-            base = peak if np.isfinite(peak) else 0.0
-            rescale = float(np.exp(old_peak - base))
+            old_high, high = high, max(high, float(scores.max()))
+            base = high if np.isfinite(high) else 0.0
+            rescale = float(np.exp(old_high - base))
             weights *= rescale
             weights[start:end] = np.exp(scores - base)
             total = total * rescale + float(weights[start:end].sum())
             out = out * rescale + weights[start:end] @ values
-        return Frame(step, start, end, old_peak, peak, rescale, total, weights, out / (total or 1.0))
+        return Frame(step, start, end, old_high, high, rescale, total, weights, out / (total or 1.0))
 
     def _in_parts(self, step: int) -> Frame:
         done = self.starts[: min(step, len(self.starts))]
-        weights, outs, log_sums, peaks = np.zeros(self.num_keys), [], [], []
+        weights, outs, log_sums, highs = np.zeros(self.num_keys), [], [], []
         start = end = 0
-        peak, total, out = NOTHING, 0.0, np.zeros(self.values.shape[1])
+        high, total, out = NOTHING, 0.0, np.zeros(self.values.shape[1])
         for start in done:
             end = min(start + self.tile, self.num_keys)
             scores, values = self.scores[start:end], self.values[start:end]
-            peak = float(scores.max())
-            base = peak if np.isfinite(peak) else 0.0
+            high = float(scores.max())
+            base = high if np.isfinite(high) else 0.0
             weights[start:end] = np.exp(scores - base)
             total = float(weights[start:end].sum())
             out = weights[start:end] @ values / (total or 1.0)
             outs.append(out)
-            peaks.append(peak)
+            highs.append(high)
             log_sums.append(base + float(np.log(total)) if total else NOTHING)
         shares = ()
         if step > len(self.starts):
@@ -135,15 +135,15 @@ class OnlineSoftmax:
             shares = tuple(np.exp(np.array(log_sums) - base).tolist())
             out = np.array(shares) @ np.array(outs)
             weights = np.exp(self.scores - base)
-            start, end, total, peak = 0, self.num_keys, float(weights.sum()), base
-        kept = tuple(log_sums), tuple(peaks), shares
-        return Frame(step, start, end, NOTHING, peak, 0.0, total, weights, out, *kept)
+            start, end, total, high = 0, self.num_keys, float(weights.sum()), base
+        kept = tuple(log_sums), tuple(highs), shares
+        return Frame(step, start, end, NOTHING, high, 0.0, total, weights, out, *kept)
 
 
 def _whole(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the softmax over all scores times the values, and the log of its sum."""
-    peak = scores.max()
-    if not np.isfinite(peak):
+    high = scores.max()
+    if not np.isfinite(high):
         return np.zeros(values.shape[1]), NOTHING
-    exps = np.exp(scores - peak)
-    return exps @ values / exps.sum(), float(peak + np.log(exps.sum()))
+    exps = np.exp(scores - high)
+    return exps @ values / exps.sum(), float(high + np.log(exps.sum()))

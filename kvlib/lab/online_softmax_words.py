@@ -42,22 +42,23 @@ def _in_tiles(it: OnlineSoftmax, frame: Frame) -> str:
     count = len(it.starts)
     if frame.step == 0:
         return (
-            f"Step 0 of {count}: nothing is seen yet. Peak −∞, sum 0, output 0. "
+            f"Step 0 of {count}: nothing is seen yet. Maximum −∞, sum 0, output 0. "
             f"Next come {_many(min(it.tile, it.num_keys), 'key')}."
         )
     opening = f"Step {frame.step} of {count}, {keys(it, frame)}: "
     high = float(it.scores[frame.start : frame.end].max())
     if not np.isfinite(high):
         what = "all masked, so nothing changes."
-    elif not np.isfinite(frame.old_peak):
-        what = f"the first scores that are seen; their largest, {number(high)}, is the peak."
-    elif frame.peak > frame.old_peak:
+    elif not np.isfinite(frame.old_high):
+        what = f"the first scores that are seen; their largest, {number(high)}, is the maximum."
+    elif frame.high > frame.old_high:
         what = (
-            f"a score of {number(high)} is above the peak so far, {number(frame.old_peak)}. Sum and output "
-            f"are multiplied by exp({number(frame.old_peak)} − {number(high)}) = {number(frame.rescale)}."
+            f"a score of {number(high)} is above the maximum so far, {number(frame.old_high)}. Sum and "
+            f"output are multiplied by exp({number(frame.old_high)} − {number(high)}) = "
+            f"{number(frame.rescale)}."
         )
     else:
-        what = f"no score is above the peak, {number(frame.peak)}: what is kept stays as it is."
+        what = f"no score is above the maximum, {number(frame.high)}: what is kept stays as it is."
     end = " That was the last tile: the answer" if frame.step == count else " The answer so far"
     return f"{opening}{what} The sum is {number(frame.total)}.{end} {agreement(it, frame)}."
 
@@ -72,8 +73,8 @@ def _in_parts(it: OnlineSoftmax, frame: Frame) -> str:
             sums = "all its keys are masked: output 0, log-sum −∞."
         else:
             sums = (
-                f"peak {number(frame.peak)}, sum {number(frame.total)}, so its log-sum is "
-                f"{number(frame.peak)} + ln {number(frame.total)} = {number(log_sum)}."
+                f"maximum {number(frame.high)}, sum {number(frame.total)}, so its log-sum is "
+                f"{number(frame.high)} + ln {number(frame.total)} = {number(log_sum)}."
             )
         return (
             f"Step {frame.step}: part {frame.step} of {count}, {keys(it, frame)}, by itself: {sums} It needs "

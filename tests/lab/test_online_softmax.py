@@ -42,19 +42,19 @@ def test_opens_on_the_first_tile(panel):
     assert np.allclose(colours(panel), [rgb(NEW)] * 4 + [rgb(FUTURE)] * 5)
 
 
-def test_a_new_peak_shrinks_what_is_kept_and_says_by_how_much(panel):
+def test_a_new_maximum_shrinks_what_is_kept_and_says_by_how_much(panel):
     before = heights(panel.picture.rest)
     panel.next.click()
-    assert "a score of 3.5 is above the peak so far, 2." in panel.status.value
+    assert "a score of 3.5 is above the maximum so far, 2." in panel.status.value
     assert f"exp(2 − 3.5) = {number(np.exp(-1.5))}" in panel.status.value
     after = heights(panel.picture.rest)
     assert np.allclose(after[:4], before[:4] * np.exp(-1.5)) and np.isclose(after[4], 1)
     assert np.allclose(after, np.where(np.arange(9) < 8, np.exp(SCORES - 3.5), 0))
     assert np.allclose(colours(panel), [rgb(KEPT)] * 4 + [rgb(NEW)] * 4 + [rgb(FUTURE)])
-    lines = [segment.tolist() for segment in panel.picture.peaks.get_segments()]
+    lines = [segment.tolist() for segment in panel.picture.highs.get_segments()]
     assert lines == [[[-0.5, 3.5], [7.5, 3.5]]] and len(panel.picture.old.get_segments()) == 1
     panel.next.click()
-    assert "no score is above the peak, 3.5: what is kept stays as it is" in panel.status.value
+    assert "no score is above the maximum, 3.5: what is kept stays as it is" in panel.status.value
     assert "That was the last tile: the answer equals the exact answer" in panel.status.value
     assert not panel.picture.old.get_segments()
 
@@ -69,7 +69,7 @@ def test_the_last_bars_stand_at_the_exact_lines(panel):
 def test_parts_need_nothing_of_each_other_and_are_merged(panel):
     panel.mode.value = PARTS
     assert panel.slider.max == 4 and panel.slider.value == 1
-    assert "part 1 of 3, keys 0 to 3, by itself: peak 2, sum" in panel.status.value
+    assert "part 1 of 3, keys 0 to 3, by itself: maximum 2, sum" in panel.status.value
     panel.next.click()
     own = np.exp(SCORES[4:8]) @ VALUES[4:8] / np.exp(SCORES[4:8]).sum()
     assert np.allclose(heights(panel.picture.now), own)
@@ -109,7 +109,7 @@ def test_the_buttons_walk_to_both_ends_and_stay(panel):
     for _ in range(6):
         panel.previous.click()
     assert panel.slider.value == 0 and "There is no step before this." in panel.status.value
-    assert "nothing is seen yet. Peak −∞, sum 0, output 0. Next come 4 keys" in panel.status.value
+    assert "nothing is seen yet. Maximum −∞, sum 0, output 0. Next come 4 keys" in panel.status.value
     assert (heights(panel.picture.now) == 0).all() and (heights(panel.picture.rest) == 0).all()
 
 

@@ -11,17 +11,17 @@ from kvlib import tiled
 _attend, _attend_rows, _absorb = tiled._attend, tiled._attend_rows, tiled._absorb
 
 
-def _absorbing(rescales_out=True, rescales_total=True, least=None, keeps_peak=False):
-    def absorb(out, total, peak, scores, values):
+def _absorbing(rescales_out=True, rescales_total=True, least=None, keeps_high=False):
+    def absorb(out, total, high, scores, values):
         if least is not None:
-            peak = peak.clamp_min(least)
-        new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
-        if keeps_peak:
-            new_peak = torch.where(peak == tiled.NOTHING, new_peak, peak)
-        base = tiled._finite(new_peak)
-        rescale, weights = (peak - base).exp(), (scores - base).exp()
+            high = high.clamp_min(least)
+        new_high = torch.maximum(high, scores.amax(dim=-1, keepdim=True))
+        if keeps_high:
+            new_high = torch.where(high == tiled.NOTHING, new_high, high)
+        base = tiled._finite(new_high)
+        rescale, weights = (high - base).exp(), (scores - base).exp()
         total = total * (rescale if rescales_total else 1) + weights.sum(dim=-1, keepdim=True)
-        return out * (rescale if rescales_out else 1) + weights @ values, total, new_peak
+        return out * (rescale if rescales_out else 1) + weights @ values, total, new_high
 
     return {"_absorb": absorb}
 
@@ -74,10 +74,10 @@ MUTANTS = {
     "the output is not rescaled on a new maximum": _absorbing(rescales_out=False),
     "the sum is not rescaled on a new maximum": _absorbing(rescales_total=False),
     "the maximum starts at 0": _absorbing(least=0.0),
-    "the maximum stays that of the first tile": _absorbing(keeps_peak=True),
+    "the maximum stays that of the first tile": _absorbing(keeps_high=True),
     "no maximum is subtracted": {
-        "_absorb": lambda out, total, peak, scores, values: _absorb(
-            out, total, torch.zeros_like(peak), scores.clamp_max(0), values
+        "_absorb": lambda out, total, high, scores, values: _absorb(
+            out, total, torch.zeros_like(high), scores.clamp_max(0), values
         )
     },
     "logarithm of base 2": _rows(lambda out, log_sum: (out, log_sum / math.log(2))),

@@ -6,9 +6,9 @@ from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, 
 
 # scores of each tile as (rows, keys of a tile); each case finds what those before let pass
 TILE_CASES = (
-    ("whose peak rises from tile to tile", [[[0.0, 1.0], [1.0, 0.5]], [[2.0, 3.0], [1.5, 4.0]]]),
+    ("whose maximum rises from tile to tile", [[[0.0, 1.0], [1.0, 0.5]], [[2.0, 3.0], [1.5, 4.0]]]),
     (
-        "whose peak comes first",
+        "whose maximum comes first",
         [[[3.0, 1.0], [2.0, 4.0]], [[0.0, 2.0], [1.0, -1.0]], [[1.0, 2.5], [3.0, 0.0]]],
     ),
     ("whose rows lie far apart", [[[0.0, 1.0], [900.0, 901.0]], [[2.0, 1.0], [899.0, 902.0]]]),
@@ -19,22 +19,22 @@ VALUES = [[[1.0, -2.0, 0.5], [3.0, 1.0, -1.0]], [[-1.0, 2.0, 4.0], [0.5, -3.0, 1
           [[2.0, 2.0, -2.0], [-4.0, 1.0, 0.0]]]  # fmt: skip
 
 
-def absorb(peak, total, out, scores, values):
-    """Take one more tile into the running peak, sum and output; shapes as in the task."""
+def absorb(high, total, out, scores, values):
+    """Take one more tile into the running maximum, sum and output; shapes as in the task."""
     import torch
 
-    new_peak = torch.maximum(peak, scores.amax(dim=1, keepdim=True))
-    rescale = torch.exp(peak - new_peak)
-    weights = torch.exp(scores - new_peak)
-    return new_peak, total * rescale + weights.sum(dim=1, keepdim=True), out * rescale + weights @ values
+    new_high = torch.maximum(high, scores.amax(dim=1, keepdim=True))
+    rescale = torch.exp(high - new_high)
+    weights = torch.exp(scores - new_high)
+    return new_high, total * rescale + weights.sum(dim=1, keepdim=True), out * rescale + weights @ values
 
 
 def _check_absorb(candidate) -> Verdict:
     import torch
 
     for name, tiles in TILE_CASES:
-        peak = torch.full((2, 1), -math.inf, dtype=torch.float64)
-        state = peak, torch.zeros_like(peak), torch.zeros(2, 3, dtype=torch.float64)
+        high = torch.full((2, 1), -math.inf, dtype=torch.float64)
+        state = high, torch.zeros_like(high), torch.zeros(2, 3, dtype=torch.float64)
         for number, scores in enumerate(tiles):
             scores, values = (torch.tensor(x, dtype=torch.float64) for x in (scores, VALUES[number]))
             given = candidate(*(x.clone() for x in state), scores.clone(), values.clone())
@@ -54,8 +54,8 @@ def _form_mistake(given, wanted) -> str | None:
     import torch
 
     if not isinstance(given, tuple | list) or len(given) != 3:
-        return f"return three tensors, (new_peak, total, out), not {show(given)}"
-    for name, x, want in zip(("new_peak", "total", "out"), given, wanted):
+        return f"return three tensors, (new_high, total, out), not {show(given)}"
+    for name, x, want in zip(("new_high", "total", "out"), given, wanted):
         if not isinstance(x, torch.Tensor):
             return f"`{name}` must be a tensor of shape {tuple(want.shape)}, not {show(x)}"
         if x.shape != want.shape:
@@ -70,57 +70,57 @@ def _state_mistake(given, wanted, state, scores, values) -> str | None:
 
     if all(_alike(x, want) for x, want in zip(given, wanted)):
         return None
-    peak, total, out = state
-    new_peak, new_total, new_out = wanted
-    first = bool(peak.isneginf().all())
-    high = scores.amax(dim=1, keepdim=True)
-    if not _alike(given[0], new_peak):
-        if _alike(given[0], high):
+    high, total, out = state
+    new_high, new_total, new_out = wanted
+    first = bool(high.isneginf().all())
+    tile_high = scores.amax(dim=1, keepdim=True)
+    if not _alike(given[0], new_high):
+        if _alike(given[0], tile_high):
             return (
-                "`new_peak` is the largest score of this tile alone: it must also be at least the peak so "
+                "`new_high` is the largest score of this tile alone: it must also be at least the maximum so "
                 "far, or what was kept may overflow when it is rescaled"
             )
-        if _alike(given[0], peak):
-            return "`new_peak` is still the old peak: a larger score in this tile raises it"
-        if _alike(given[0], torch.full_like(peak, float(torch.maximum(peak, high).max()))):
+        if _alike(given[0], high):
+            return "`new_high` is still the old maximum: a larger score in this tile raises it"
+        if _alike(given[0], torch.full_like(high, float(torch.maximum(high, tile_high).max()))):
             return (
-                "one peak for all rows: each row is a query with its own scores, so take the maximum "
+                "one maximum for all rows: each row is a query with its own scores, so take the maximum "
                 "along the keys, dim=1"
             )
-        if _alike(given[0], new_peak.clamp_min(0)):
-            return "`new_peak` is never below 0: the first peak is -inf, and scores may all be negative"
-        return f"`new_peak` is {show(given[0].flatten().tolist())}, not {show(new_peak.flatten().tolist())}"
-    weights, rescale = (scores - new_peak).exp(), (peak - new_peak).exp()
+        if _alike(given[0], new_high.clamp_min(0)):
+            return "`new_high` is never below 0: the first maximum is -inf, and scores may all be negative"
+        return f"`new_high` is {show(given[0].flatten().tolist())}, not {show(new_high.flatten().tolist())}"
+    weights, rescale = (scores - new_high).exp(), (high - new_high).exp()
     if not all(torch.isfinite(x).all() for x in given):
         if first:
             return (
-                "a number is not finite: the first peak is -inf, so subtract the NEW peak from the scores, "
-                "and rescale by exp(peak - new_peak), which is then exp(-inf) = 0"
+                "a number is not finite: the first maximum is -inf, so subtract the NEW one from the scores, "
+                "and rescale by exp(high - new_high), which is then exp(-inf) = 0"
             )
-        return "a number is not finite: every exponent must be 0 or less, score - new_peak, peak - new_peak"
+        return "a number is not finite: every exponent must be 0 or less, score - new_high, high - new_high"
     sums, mix = weights.sum(dim=1, keepdim=True), weights @ values
     mistakes = (
         (total + sums, out * rescale + mix,
-         "the sum so far was made with the old peak: multiply it by exp(peak - new_peak) before adding"),
+         "the sum so far was made with the old maximum: multiply it by exp(high - new_high) before adding"),
         (total * rescale + sums, out + mix,
-         "the output so far was made with the old peak: multiply it by exp(peak - new_peak), as the sum"),
+         "the output so far was made with the old maximum: multiply it by exp(high - new_high), as the sum"),
         (total + sums, out + mix,
-         "nothing is rescaled: what was kept is in units of the old peak. Multiply sum and output by "
-         "exp(peak - new_peak)"),
+         "nothing is rescaled: what was kept is in units of the old maximum. Multiply sum and output by "
+         "exp(high - new_high)"),
         (total / rescale + sums, out / rescale + mix,
-         "the rescaling goes the wrong way: when the peak rises, old exponentials shrink"),
+         "the rescaling goes the wrong way: when the maximum rises, old exponentials shrink"),
         (sums, mix, "only this tile is left: add to what was kept, rescaled"),
         (total * rescale + sums, (out * rescale + mix) / new_total,
          "the output is divided already: out / total comes once, after the last tile"),
         (total * rescale + sums, (out * total * rescale + mix) / new_total,
          "the output is divided already, and multiplied back before each tile: it works, but divides at "
          "each tile. Keep it undivided; out / total comes once, after the last tile"),
-        (total * (peak - new_peak).exp2() + scores.sub(new_peak).exp2().sum(dim=1, keepdim=True),
-         out * (peak - new_peak).exp2() + scores.sub(new_peak).exp2() @ values,
+        (total * (high - new_high).exp2() + scores.sub(new_high).exp2().sum(dim=1, keepdim=True),
+         out * (high - new_high).exp2() + scores.sub(new_high).exp2() @ values,
          "those are powers of 2: softmax is made of powers of e. (Kernels use exp2, but multiply the "
          "scores by log2(e) first)"),
-        (total * rescale + scores.sub(new_peak).exp2().sum(dim=1, keepdim=True),
-         out * rescale + scores.sub(new_peak).exp2() @ values,
+        (total * rescale + scores.sub(new_high).exp2().sum(dim=1, keepdim=True),
+         out * rescale + scores.sub(new_high).exp2() @ values,
          "the new exponentials are powers of 2, the old ones of e: use exp for both"),
         (total * rescale + weights.sum(), out * rescale + mix,
          "one sum for all rows: each row is a query of its own, so sum along the keys, dim=1"),
@@ -149,19 +149,19 @@ def _rounded(x) -> list:
 
 
 def _absorb_source(
-    peak="torch.maximum(peak, scores.amax(dim=1, keepdim=True))", rescale="torch.exp(peak - new_peak)",
-    weights="torch.exp(scores - new_peak)", total="total * rescale + weights.sum(dim=1, keepdim=True)",
+    high="torch.maximum(high, scores.amax(dim=1, keepdim=True))", rescale="torch.exp(high - new_high)",
+    weights="torch.exp(scores - new_high)", total="total * rescale + weights.sum(dim=1, keepdim=True)",
     out="out * rescale + weights @ values",
 ) -> str:  # fmt: skip
     return (
         "import torch\n\n\n"
-        "def my_absorb(peak, total, out, scores, values):\n"
-        f"    new_peak = {peak}\n"
+        "def my_absorb(high, total, out, scores, values):\n"
+        f"    new_high = {high}\n"
         f"    rescale = {rescale}\n"
         f"    weights = {weights}\n"
         f"    total = {total}\n"
         f"    out = {out}\n"
-        "    return new_peak, total, out\n"
+        "    return new_high, total, out\n"
     )
 
 
@@ -174,18 +174,18 @@ ABSORB = Exercise(
     importance=3,
     name="my_absorb",
     task="""
-A tile of r queries has looked at some keys. For each query three things are kept: `peak` (r, 1), the
-largest score so far; `total` (r, 1), the sum of exp(score - peak); `out` (r, D), the sum of
-exp(score - peak) times value. Before the first tile they are -inf, 0 and 0.
+A tile of r queries has looked at some keys. For each query three things are kept: `high` (r, 1), the
+largest score so far; `total` (r, 1), the sum of exp(score - high); `out` (r, D), the sum of
+exp(score - high) times value. Before the first tile they are -inf, 0 and 0.
 
 Now n more keys come: `scores` (r, n), each row with a finite one, and `values` (n, D). Return the
-new (peak, total, out).""",
+new (high, total, out).""",
     hints=(
-        "The new peak is the larger one of the old peak and this tile's largest score, row by row. Keep "
+        "The new maximum is the larger of the old one and this tile's largest score, row by row. Keep "
         "the axis of 1: `amax(dim=1, keepdim=True)`.",
-        "What was kept is a sum of exp(score - peak). Which factor turns each of its terms into "
-        "exp(score - new_peak)?",
-        "`rescale = torch.exp(peak - new_peak)` for sum and output; `weights = torch.exp(scores - new_peak)` "
+        "What was kept is a sum of exp(score - high). Which factor turns each of its terms into "
+        "exp(score - new_high)?",
+        "`rescale = torch.exp(high - new_high)` for sum and output; `weights = torch.exp(scores - new_high)` "
         "for this tile; the output gains `weights @ values`.",
     ),
     stub=_absorb_source("...", "...", "...", "...", "..."),
@@ -196,22 +196,22 @@ new (peak, total, out).""",
         "sum not rescaled": _absorb_source(total="total + weights.sum(dim=1, keepdim=True)"),
         "nothing rescaled": _absorb_source(rescale="1"),
         "rescaled the wrong way": _absorb_source(
-            rescale="torch.nan_to_num(torch.exp(new_peak - peak), posinf=0)"
+            rescale="torch.nan_to_num(torch.exp(new_high - high), posinf=0)"
         ),
-        "the tile's peak alone": _absorb_source(peak="scores.amax(dim=1, keepdim=True)"),
-        "the old peak stays": _absorb_source(
-            peak="torch.where(peak.isinf(), scores.amax(dim=1, keepdim=True), peak)"
+        "the tile's maximum alone": _absorb_source(high="scores.amax(dim=1, keepdim=True)"),
+        "the old maximum stays": _absorb_source(
+            high="torch.where(high.isinf(), scores.amax(dim=1, keepdim=True), high)"
         ),
-        "weights from the old peak": _absorb_source(weights="torch.exp(scores - peak)"),
-        "one peak for all rows": _absorb_source(
-            peak="torch.maximum(peak, scores.amax()).amax().expand(2, 1)"
+        "weights from the old maximum": _absorb_source(weights="torch.exp(scores - high)"),
+        "one maximum for all rows": _absorb_source(
+            high="torch.maximum(high, scores.amax()).amax().expand(2, 1)"
         ),
-        "a peak of 0 or more": _absorb_source(
-            peak="torch.maximum(peak, scores.amax(dim=1, keepdim=True)).clamp_min(0)"
+        "a maximum of 0 or more": _absorb_source(
+            high="torch.maximum(high, scores.amax(dim=1, keepdim=True)).clamp_min(0)"
         ),
         "divided too early": _absorb_source(out="(out * rescale + weights @ values) / total"),
         "base 2": _absorb_source(
-            rescale="torch.exp2(peak - new_peak)", weights="torch.exp2(scores - new_peak)"
+            rescale="torch.exp2(high - new_high)", weights="torch.exp2(scores - new_high)"
         ),
         "the axis of 1 dropped": _absorb_source(total="total[:, 0] * rescale[:, 0] + weights.sum(dim=1)"),
         "one sum for all rows": _absorb_source(total="total * rescale + weights.sum()"),

@@ -25,8 +25,8 @@ QUESTIONS = (
     ),
     Question(
         key="08-why-faster",
-        stem="The fused kernel does no fewer multiplications than the formula. Why is it faster on a "
-        "long prompt?",
+        stem="Apart from the future, which it skips, the fused kernel does as many multiplications as the "
+        "formula. What else makes it faster on a long prompt?",
         options=(
             Option(
                 "It leaves out scores that are too small to matter.",
