@@ -190,7 +190,7 @@ class SmallerPanel(PicturePanel):
         whole = self._held(Choice())
         said = f"{choice.name()}: {style.format_bytes(held)} held after {len(self.tokens) - 1:,} tokens"
         if choice.kind != FULL:
-            said += f", {style.format_ratio(whole / held)} times fewer bytes than the full cache"
+            said += f", {_compared(held, whole)} the full cache"
         if mine is None:
             return f"{said}. Its perplexity is not measured yet: press Measure."
         said += f". Perplexity {mine.value:.2f}"
@@ -202,14 +202,14 @@ class SmallerPanel(PicturePanel):
         choice, full, mine = self.choice(), self.found.get(Choice()), self.found.get(self.choice())
         if choice.kind == FULL:
             return "The full cache loses nothing: the others are compared with it"
-        ratio = style.format_ratio(self._held(Choice()) / self._held(choice))
+        holds = f"{choice.name()} holds {_compared(self._held(choice), self._held(Choice()))} the full cache"
         if mine is None or full is None:
-            return f"{choice.name()} holds {ratio} times fewer bytes; what it loses is not measured yet"
+            return f"{holds}; what it loses is not measured yet"
         more = mine.value / full.value - 1
         change = (
             f"rises by {more:.1%}" if more >= 0.0005 else f"falls by {-more:.1%}" if more <= -0.0005 else ""
         )
-        return f"{choice.name()} holds {ratio} times fewer bytes, and perplexity {change or 'stays the same'}"
+        return f"{holds}, and perplexity {change or 'stays the same'}"
 
     def _held(self, choice: Choice) -> int:
         if choice not in self._bytes:
@@ -232,6 +232,13 @@ class SmallerPanel(PicturePanel):
             action()
         except Exception as error:
             self._failed(error)
+
+
+def _compared(held: int, whole: int) -> str:
+    """Return how many bytes are held beside the full cache's: a buffer for later rows may be larger."""
+    if held > whole:
+        return f"{style.format_ratio(held / whole)} times the bytes of"
+    return f"{style.format_ratio(whole / held)} times fewer bytes than"
 
 
 def _toggles(label: str, options, value) -> widgets.ToggleButtons:
