@@ -16,6 +16,8 @@ CSS = f"""<style>
 .kvlib-appending .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a); }}
 .kvlib-appending .jupyter-button:focus-visible, .kvlib-appending select:focus-visible {{
   outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }}
+[data-jp-theme-light="false"] .kvlib-appending .kvlib-figure {{
+  filter: invert(0.9) hue-rotate(180deg); }}
 .kvlib-appending [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 4.4em;
   max-width: {WIDTH}px; color: var(--jp-content-font-color1, inherit); white-space: normal; }}
 </style>"""

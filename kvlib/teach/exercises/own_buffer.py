@@ -62,13 +62,12 @@ BUFFER = Exercise(
     task="""
 Write the preallocated cache of one layer. `update(k_new, v_new)` gets new rows, each of shape (B, KV, t,
 D), for any t of at least 1.
-- In the first update it makes two buffers of shape (B, KV, max_seq_len, D), like the new rows in dtype
-  and device.
-- It writes the new rows into the slots behind those held, and returns `(k, v)`: views of the used rows,
-  the new ones included.
-- `seq_len` is the number of tokens appended so far.
-- Rows that would pass max_seq_len are refused with a ValueError, and then everything is as it was: the
-  length, and every number in the buffers. max_seq_len rows fit.
+- The first update makes two buffers (B, KV, max_seq_len, D), like the new rows in dtype and device
+- New rows go into the slots behind those held
+- `update` returns `(k, v)`: views of the used rows, the new ones included
+- `seq_len` is the number of tokens appended so far
+- Rows that would pass max_seq_len are refused with a ValueError; max_seq_len rows fit
+- After a refusal all is as it was: the length, and every number in the buffers
 
 Keep no gradient: `k_new.detach()` is the same numbers without one. `torch` is imported already.""",
     hints=(
