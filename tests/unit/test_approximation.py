@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlib import KVCache, Model, ModelConfig, QuantizedKVCache, SlidingWindowKVCache, StaticKVCache
+from kvlib import KVCache, Model, ModelConfig, QuantizedKVCache, SlidingWindowKVCache, StaticKVCache, generate
 from kvlib.approximation import approximation, storage_bytes
 from kvlib.perplexity import perplexity
 
@@ -67,3 +67,12 @@ def test_bytes_are_found_wherever_they_hide():
 def test_a_cache_that_lets_rows_go_is_refused(model):
     with pytest.raises(ValueError, match="let rows go"):
         approximation(model, TOKENS, lambda: SlidingWindowKVCache(4), chunk_size=3)
+
+
+def test_generate_takes_a_quantised_cache(model):
+    prompts = [TOKENS[:9], TOKENS[9:13]]
+    want = generate(model, prompts, 8, cache=None)
+    assert generate(model, prompts, 8, cache=lambda: QuantizedKVCache(4)) == want, "all rows are recent"
+    made = model.make_caches(lambda: QuantizedKVCache(4, group=4, recent=1))
+    assert len(generate(model, prompts[0], 8, cache=made, chunk_size=2)) == 8
+    assert {one.seq_len for one in made} == {16} and {one.quantized_len for one in made} == {12}
