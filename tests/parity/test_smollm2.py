@@ -104,6 +104,17 @@ def test_greedy_tokens_equal_transformers(smollm2, prompts, answers, name, cache
     assert ours == answers[name][0]
 
 
+@pytest.mark.filterwarnings("ignore:.*Decoding is .eager. instead")
+@pytest.mark.parametrize("decode", ["native", "compiled"])
+@pytest.mark.parametrize("name", ["prose", "chat"])
+def test_greedy_tokens_of_every_way_to_decode_equal_transformers(
+    smollm2, prompts, answers, name, decode
+):
+    model, tokenizer = smollm2
+    ours = generate(model, prompts[name], NUM_NEW, decode=decode, stop_ids=tokenizer.eos_ids)
+    assert ours == answers[name][0]
+
+
 @pytest.mark.parametrize("name", ["prose", "code", "chat"])
 def test_greedy_tokens_without_a_cache_equal_transformers(smollm2, prompts, answers, name):
     """Everything recomputed for every token: the definition that each cache has to keep to."""
