@@ -24,7 +24,7 @@ from kvlib.model import Model
 
 @dataclass(frozen=True)
 class Step:
-    """Report one new token: its id, the seconds it took, and the rows cached after it."""
+    """Report one new token: its id, the seconds it took, and the rows a layer's cache holds after it."""
 
     token: int
     seconds: float
@@ -201,7 +201,7 @@ def _run(
                 tokens = torch.cat([tokens, new], dim=1)
         chosen = new[:, 0].tolist()  # waits for the device, so the time is whole
         seconds = time.perf_counter() - began
-        yield chosen, seconds, caches[0].seq_len if caches else 0
+        yield chosen, seconds, getattr(caches[0], "stored_len", caches[0].seq_len) if caches else 0
 
 
 def choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlib import KVCache, Model, ModelConfig, StaticKVCache, generate, stream
+from kvlib import KVCache, Model, ModelConfig, SlidingWindowKVCache, StaticKVCache, generate, stream
 from kvlib.generation import Step, choose, prefill
 
 VOCAB = 31
@@ -423,3 +423,8 @@ def test_nothing_generated_carries_a_gradient(model):
 def test_logits_that_are_no_numbers_are_not_taken_for_token_zero(temperature):
     with pytest.raises(ValueError, match="NaN"):
         choose(torch.tensor([[0.0, float("nan"), 1.0]]), temperature, None)
+
+
+def test_cached_tokens_are_the_rows_held_not_the_tokens_seen(model):
+    steps = stream(model, [1, 2, 3], 6, cache=lambda: SlidingWindowKVCache(3))
+    assert [step.cached_tokens for step in steps] == [3, 3, 3, 3, 3, 3]
