@@ -40,7 +40,7 @@ INLINE void gather(int count, int width, const float *p, const float *v, int num
 }
 
 /* Scores of the whole group against `num` keys; lanes without a key get minus infinity. */
-static void score_block(const float *q, int group, int dim, const float *k, const float *v, int num,
+INLINE void score_block(const float *q, int group, int dim, const float *k, const float *v, int num,
                         int64_t ahead, float *s) {
     vec columns[MOST_DIM];
     for (int t = 0; t < num; t += LANES) {
@@ -66,7 +66,7 @@ static void score_block(const float *q, int group, int dim, const float *k, cons
 
 /* Take `num` keys and values (at most BLOCK) into the running softmax of `group` queries. What lies
  * `ahead` floats behind them comes next: it is called from memory while these are worked on. */
-static void attend_block(const float *q, int group, int dim, const float *k, const float *v, int num,
+INLINE void attend_block(const float *q, int group, int dim, const float *k, const float *v, int num,
                          int64_t ahead, float *out, float *top, float *sum) {
     float s[MOST_QUERIES * BLOCK];
     score_block(q, group, dim, k, v, num, ahead, s);
@@ -96,9 +96,7 @@ static void attend_block(const float *q, int group, int dim, const float *k, con
 #undef BY
 }
 
-/* Attend `group` queries of one KV head, already scaled, to its keys [first, last).
- * out (group, dim) is left unnormalised; top and sum are the softmax's running maximum and sum. */
-static void attend_part(const float *q, int group, int dim, const float *k, const float *v, int64_t first,
+INLINE void attend_keys(const float *q, int group, int dim, const float *k, const float *v, int64_t first,
                         int64_t last, float *out, float *top, float *sum) {
     memset(out, 0, sizeof(float) * group * dim);
     for (int i = 0; i < group; i++) top[i] = -INFINITY, sum[i] = 0;
@@ -107,6 +105,19 @@ static void attend_part(const float *q, int group, int dim, const float *k, cons
         int64_t ahead = last - t >= (AHEAD + 1) * BLOCK ? AHEAD * BLOCK * dim : 0;
         attend_block(q, group, dim, k + t * dim, v + t * dim, num, ahead, out, top, sum);
     }
+}
+
+/* Attend `group` queries of one KV head, already scaled, to its keys [first, last).
+ * out (group, dim) is left unnormalised; top and sum are the softmax's running maximum and sum. The usual
+ * dimensions are written out: a compiler that knows them unrolls every loop over them. */
+static void attend_part(const float *q, int group, int dim, const float *k, const float *v, int64_t first,
+                        int64_t last, float *out, float *top, float *sum) {
+    if (dim == 64)
+        attend_keys(q, group, 64, k, v, first, last, out, top, sum);
+    else if (dim == 128)
+        attend_keys(q, group, 128, k, v, first, last, out, top, sum);
+    else
+        attend_keys(q, group, dim, k, v, first, last, out, top, sum);
 }
 
 /* Merge `parts` partial softmaxes of one query: each weighs e^(its maximum - the overall one). */
