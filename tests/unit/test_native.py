@@ -117,6 +117,7 @@ def test_wrong_c_is_rejected(wrong, tmp_path, monkeypatch):
     assert stands in source, "the mutant no longer fits the source"
     (tmp_path / name).write_text(source.replace(stands, slips))
     monkeypatch.setattr(build, "FOLDER", tmp_path)
+    monkeypatch.setattr(build, "FLAGS", ["-O1", *build.FLAGS[1:]])  # wrong at any speed, built sooner
     made = tmp_path / "wrong.so"
     build._build(build._compiler(), made)
     wrong_library = ctypes.CDLL(str(made))
