@@ -102,8 +102,8 @@ class SmallerPicture:
         self.chosen_name.xy = (nbytes / 1e6, height)
         self.chosen_name.set_position((10 if right else -10, 8))
         self.chosen_name.set(
-            text=choice.name() if mine else f"{choice.name()}: not measured",
-            ha="left" if right else "right", color=color, fontweight="bold",
+            text=choice.name(),
+            ha="left" if right else "right", color=color, fontweight="bold" if mine else "normal",
         )  # fmt: skip
 
     def _losses(
