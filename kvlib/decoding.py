@@ -20,6 +20,7 @@ from torch import Tensor
 
 from kvlib import native
 from kvlib.caches import StaticKVCache
+from kvlib.caches.rollback import unchanged_on_failure
 from kvlib.fixed_step import FixedShapeStep, LayerWeights, layer_step, logits_of
 from kvlib.model import Model
 from kvlib.native.step import NativeStep, misfit
@@ -40,15 +41,34 @@ def why_not(model: Model, how: str, caches: Sequence | None = None, batch_size: 
     if any(layer.attention.attend is not None for layer in model.layers):
         return "Another attention is plugged into the model, and only the eager step calls it."
     if caches is not None:
-        if not all(type(cache) is StaticKVCache for cache in caches):
-            return "Only a StaticKVCache has the fixed addresses that this way of decoding writes to."
-        if any(cache.buffers is None for cache in caches):
-            return "The caches hold no prompt yet, so their buffers have no address."
+        if reason := _no_addresses(model, caches):
+            return reason
         batch_size = caches[0].buffers[0].shape[0]
     if how == "native":
         return misfit(model, batch_size) or native.why_not()
     if how == "graphed" and model.device.type != "cuda":
         return f"CUDA graphs need a CUDA device, and the model is on {model.device}."
+    return None
+
+
+def _no_addresses(model: Model, caches: Sequence) -> str | None:
+    """Return why a step cannot write straight into these caches, or None if it can."""
+    if not all(type(cache) is StaticKVCache for cache in caches):
+        return "Only a StaticKVCache has the fixed addresses that this way of decoding writes to."
+    if any(cache.buffers is None for cache in caches):
+        return "The caches hold no prompt yet, so their buffers have no address."
+    config, buffers = model.config, [x for cache in caches for x in cache.buffers]
+    for x in buffers:
+        rows = buffers[0].shape[0], config.num_kv_heads, x.shape[2], config.head_dim
+        if x.shape != rows or x.dtype != model.dtype or x.device != model.device:
+            return (
+                f"A buffer of {tuple(x.shape)} in {x.dtype} on {x.device} is not one of this model, which "
+                f"needs {rows} in {model.dtype} on {model.device}."
+            )
+        if x.stride()[2:] != (config.head_dim, 1):
+            return "The rows of a buffer do not follow each other in memory."
+    if len({x.data_ptr() for x in buffers}) < len(buffers):
+        return "Two layers share one buffer."
     return None
 
 
@@ -58,8 +78,11 @@ def decoder(
     """Return a function of the next tokens (B, 1) that gives their logits (B, V) and fills the caches.
 
     `caches` already hold the prompt. The decoder's `how` says what runs and `reason`, where that is
-    "eager" instead of what was asked for, why. Raises ValueError for a way that does not exist.
+    "eager" instead of what was asked for, why. Raises ValueError for a way that does not exist, and for
+    anything but one cache a layer.
     """
+    if not isinstance(caches, Sequence) or len(caches) != model.config.num_layers:
+        raise ValueError(f"caches is a list of {model.config.num_layers} caches, one for each layer")
     reason = why_not(model, how, caches)
     if reason is None and how != "eager" and left_padding is not None and any(left_padding):
         reason = "Prompts of unequal lengths are masked, which only the eager step does."
@@ -87,19 +110,30 @@ class Decoder:
 
 
 class OnBuffers(Decoder):
-    """Decode straight into the buffers of static caches, whose addresses are looked up once."""
+    """Decode straight into the buffers of static caches, whose addresses are looked up once.
+
+    What was looked up is checked before each step: other weights, buffers or another attention need a
+    new decoder, and a ValueError says so.
+    """
 
     def __init__(self, model: Model, caches: Sequence[StaticKVCache], left_padding=None) -> None:
         super().__init__(model, caches)
         self.buffers = [cache.buffers for cache in caches]
+        self._weights = [
+            (module._parameters, name, weight, weight.data_ptr())
+            for module in model.modules()
+            for name, weight in module._parameters.items()
+        ]
+        self._held = [weight.data for *_, weight, _ in self._weights]  # as long as addresses count
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor) -> Tensor:
         """Check as the model does, run the step, and count the new row last."""
         position = self._checked(tokens)
-        logits = self._run(tokens, position)
-        for cache in self.caches:
-            cache.advance(1)
+        with unchanged_on_failure(self.caches):
+            logits = self._run(tokens, position)
+            for cache in self.caches:
+                cache.advance(1)
         return logits
 
     def _run(self, tokens: Tensor, position: int) -> Tensor:
@@ -108,6 +142,13 @@ class OnBuffers(Decoder):
     def _checked(self, tokens: Tensor) -> int:
         """Return the position of the new tokens, or raise ValueError."""
         position = self.model._checked_start(tokens, self.caches, None)
+        if any(
+            owner[name] is not weight or weight.data_ptr() != address
+            for owner, name, weight, address in self._weights
+        ):
+            raise ValueError("the model's weights have moved since this decoder was made; make a new one")
+        if any(layer.attention.attend is not None for layer in self.model.layers):
+            raise ValueError(f'another attention was plugged into the model; "{self.how}" would not call it')
         if tokens.shape[1] != 1 or tokens.shape[0] != self.buffers[0][0].shape[0]:
             raise ValueError(
                 f"tokens have shape {tuple(tokens.shape)}; a decode step takes "
@@ -189,7 +230,7 @@ class Graphed(OnBuffers):
         self.graphs: dict[int, tuple] = {}  # keys -> (graph, the logits it writes)
 
     def _run(self, tokens: Tensor, position: int) -> Tensor:
-        num_keys = min(self.room, max(SHORTEST_GRAPH, 1 << position.bit_length()))
+        num_keys = keys_of_graph(position, self.room)
         self.step.set(tokens, position)
         if num_keys not in self.graphs:
             self.graphs[num_keys] = self._record(num_keys)
@@ -209,6 +250,11 @@ class Graphed(OnBuffers):
         with torch.cuda.graph(graph):
             logits = self.step.run(num_keys)
         return graph, logits
+
+
+def keys_of_graph(position: int, room: int) -> int:
+    """Return how many slots the graph for a position reads: a power of two behind it, within the buffer."""
+    return min(room, max(SHORTEST_GRAPH, 1 << position.bit_length()))
 
 
 def _first_line(error: Exception) -> str:

@@ -185,6 +185,8 @@ def _run(
         began = time.perf_counter()
         with torch.no_grad():  # not inference_mode: a cache must stay writable after it
             if caches is None:
+                if new is tokens and decode != "eager":
+                    warnings.warn(f'Without a cache nothing can be decoded "{decode}".', stacklevel=3)
                 logits = model(tokens, left_padding=padding, last_only=True)[:, -1]
             elif new is tokens:
                 logits = prefill(

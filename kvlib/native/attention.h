@@ -74,9 +74,9 @@ INLINE void attend_block(const float *q, int group, int dim, const float *k, con
         float *row = s + i * BLOCK;
         vec most = all(top[i]), total = {0};
         for (int t = 0; t < num; t += LANES) most = larger(most, load(row + t));
-        float now = max_of(most);
+        float now = max_of(most), base = now > -INFINITY ? now : 0; /* all scores may have overflowed */
         for (int t = 0; t < num; t += LANES) {
-            vec weight = exp_of(load(row + t) - now);
+            vec weight = exp_of(load(row + t) - base);
             store(row + t, weight);
             total += weight;
         }

@@ -37,7 +37,7 @@ def library() -> ctypes.CDLL:
     """Return the loaded library, building it the first time. Raises NotBuilt."""
     compiler = _compiler()
     target = home() / "native" / f"kvlib-{_name(compiler)}.so"
-    if not target.exists():
+    if not _is_whole(target):
         _build(compiler, target)
     try:
         return ctypes.CDLL(str(target))
@@ -60,7 +60,10 @@ def why_not() -> str | None:
 def _compiler() -> list[str]:
     if sys.platform == "win32":
         raise NotBuilt("The C functions are written for GCC and Clang, which Windows does not bring.")
-    named = shlex.split(os.environ.get("CC", ""))
+    try:
+        named = shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:
+        raise NotBuilt(f"CC={os.environ['CC']!r} names no compiler ({error}).") from None
     for command in [named] if named else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
             return command
@@ -73,7 +76,12 @@ def _compiler() -> list[str]:
 def _name(compiler: list[str]) -> str:
     """Name the library after all that makes it what it is."""
     parts = [path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]"))]
-    version = subprocess.run([*compiler, "--version"], capture_output=True, timeout=PATIENCE_S, check=False)
+    try:
+        version = subprocess.run(
+            [*compiler, "--version"], capture_output=True, timeout=PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NotBuilt(f"`{compiler[0]}` does not run ({_first_line(error)}).") from None
     parts += [version.stdout, repr([FLAGS, OPENMP, TUNED]).encode(), _processor()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
@@ -88,6 +96,18 @@ def _processor() -> bytes:
         return f"{platform.machine()} {platform.processor()}".encode()
 
 
+def _is_whole(target: Path) -> bool:
+    """Say whether a library is there as it was built; loading half of one can kill the process."""
+    try:
+        return _sum_of(target) == target.with_suffix(".sha256").read_text()
+    except OSError:
+        return False
+
+
+def _sum_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _build(compiler: list[str], target: Path) -> None:
     sources = [str(path) for path in sorted(FOLDER.glob("*.c"))]
     errors = ""
@@ -100,8 +120,11 @@ def _build(compiler: list[str], target: Path) -> None:
                 done = subprocess.run(
                     command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
                 )
-                if done.returncode == 0:
+                if done.returncode == 0 and made.exists():
                     made.replace(target)  # whole or not at all, also with two at once
+                    note = made.with_suffix(".sha256")
+                    note.write_text(_sum_of(target))
+                    note.replace(target.with_suffix(".sha256"))
                     return
                 errors = errors or done.stderr
     except (OSError, subprocess.SubprocessError) as error:

@@ -55,7 +55,7 @@ class NativeStep:
     def __init__(self, model: Model, caches: list[StaticKVCache]) -> None:
         config = model.config
         self.model, self.config = model, config
-        self._held = [cache.buffers for cache in caches], list(model.parameters())  # keep them alive
+        self._held = [cache.buffers for cache in caches], [x.data for x in model.parameters()]  # alive
         self._shape = _Shape(
             config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim,
             config.hidden_size, config.intermediate_size, config.vocab_size, config.norm_eps,

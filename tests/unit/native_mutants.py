@@ -31,6 +31,11 @@ MUTANTS = {  # what is wrong: (file, what stands there, what the slip writes)
         " | (x != x)",
         "",
     ),
+    "a block without weight has no base": (
+        "attention.h",
+        "now > -INFINITY ? now : 0",
+        "now",
+    ),
     "parts are merged without their weights": (
         "attention.h",
         "out[d] += weight * outs",

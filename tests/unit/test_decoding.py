@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlib import KVCache, Model, ModelConfig, StaticKVCache, decoding, generate, native, stream
-from kvlib.decoding import WAYS, Compiled, decoder, why_not
+from kvlib.decoding import WAYS, Compiled, decoder, keys_of_graph, why_not
 from kvlib.fixed_step import FixedShapeStep, product
 from kvlib.generation import prefill
 
@@ -44,16 +44,16 @@ def rows():
 
 @pytest.mark.parametrize("heads", [(4, 4), (9, 3), (4, 1)])
 @pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("num_keys", [8, 16, 24])
+@pytest.mark.parametrize("num_keys", [8, 16, 24, 64])
 def test_the_step_of_fixed_shapes_is_that_of_the_model(heads, batch_size, num_keys):
     """What a CUDA graph records, run without one: slots behind the position must not count."""
     model = small_model(*heads)
     prompt = torch.arange(5).repeat(batch_size, 1) + torch.arange(batch_size)[:, None]
-    caches, others = filled(model, prompt), filled(model, prompt)
+    caches, others = filled(model, prompt, 64), filled(model, prompt, 64)
     for cache in caches:
         for buffer in cache.buffers:
             buffer[:, :, 5:] = 1e3  # what an older text may have left there
-    step = FixedShapeStep(model, [c.buffers for c in caches], model._turns_to(24))
+    step = FixedShapeStep(model, [c.buffers for c in caches], model._turns_to(64))
     addresses = step.tokens.data_ptr(), step.place.data_ptr()
     for position in (5, 6, 7):
         new = torch.full((batch_size, 1), position + 30)
@@ -184,10 +184,14 @@ def test_a_full_cache_and_a_changed_one_are_refused():
     caches[1].crop(3)
     with pytest.raises(ValueError, match="disagree"):
         step(torch.tensor([[5]]))
-    caches[1].release()
-    caches[0].crop(0)
-    with pytest.raises(ValueError, match="other buffers"):
-        step(torch.tensor([[5]]))
+    caches[0].crop(3)
+    for side in ("_k", "_v"):
+        kept = getattr(caches[1], side)
+        setattr(caches[1], side, kept.clone())
+        with pytest.raises(ValueError, match="other buffers"):
+            step(torch.tensor([[5]]))
+        setattr(caches[1], side, kept)
+    step(torch.tensor([[5]]))
 
 
 @pytest.mark.skipif(native.why_not() is not None, reason=str(native.why_not()))
@@ -201,6 +205,102 @@ def test_a_decoder_goes_on_after_crop_and_reset():
             cache.crop(2)
     new = torch.tensor([[7]])
     torch.testing.assert_close(step(new), model(new, others)[:, -1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("position", "keys"), [(1, 256), (255, 256), (256, 512), (511, 512), (512, 600)])
+def test_a_graph_reads_the_slot_that_is_written(position, keys):
+    assert keys_of_graph(position, 600) == keys
+    assert keys_of_graph(position, 600) > position
+
+
+def moved(model):
+    model.layers[0].mlp.down.weight.data = model.layers[0].mlp.down.weight.data.clone()
+
+
+def replaced(model):
+    model.norm.weight = torch.nn.Parameter(torch.ones(48), requires_grad=False)
+
+
+def loaded(model):
+    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+
+
+@pytest.mark.skipif(native.why_not() is not None, reason=str(native.why_not()))
+@pytest.mark.parametrize("change", [moved, replaced, loaded, Model.double, Model.bfloat16])
+def test_weights_that_moved_need_a_new_decoder(change):
+    model = small_model()
+    caches = filled(model, [[1, 2, 3]])
+    step = decoder(model, caches, "native")
+    change(model)
+    with pytest.raises(ValueError, match="weights have moved"):
+        step(torch.tensor([[5]]))
+    assert caches[0].seq_len == 3
+
+
+@pytest.mark.skipif(native.why_not() is not None, reason=str(native.why_not()))
+def test_an_attention_plugged_in_later_is_not_passed_over():
+    model = small_model()
+    step = decoder(model, filled(model, [[1, 2, 3]]), "native")
+    with (
+        model.attending(lambda q, k, v, mask: q),
+        pytest.raises(ValueError, match="another attention"),
+    ):
+        step(torch.tensor([[5]]))
+    model.layers[1].attention.attend = lambda q, k, v, mask: q  # in one layer only
+    assert "Another attention" in why_not(model, "native")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (lambda: torch.zeros(1, 1, 9, 16), "not one of this model"),
+        (lambda: torch.zeros(1, 2, 9, 8), "not one of this model"),
+        (lambda: torch.zeros(1, 2, 9, 16, dtype=torch.float64), "float64"),
+        (lambda: torch.zeros(1, 9, 2, 16).transpose(1, 2), "do not follow"),
+        (lambda: torch.zeros(1, 2, 9, 32)[..., ::2], "do not follow"),
+    ],
+)
+@pytest.mark.parametrize("layer", [0, 1])
+def test_buffers_that_do_not_fit_the_model_are_not_written_to(other, said, layer):
+    model = small_model()
+    caches = filled(model, [[1, 2, 3]], room=9)
+    caches[layer] = StaticKVCache.from_buffers(other(), other(), 3)
+    step = decoder(model, caches, "native")
+    assert step.how == "eager" and said in step.reason
+
+
+def test_two_layers_on_one_buffer_are_noticed():
+    model = small_model()
+    caches = filled(model, [[1, 2, 3]])
+    caches[1] = StaticKVCache.from_buffers(*caches[0].buffers, 3)
+    assert "share one buffer" in why_not(model, "native", caches)
+
+
+@pytest.mark.parametrize("caches", [None, [], [StaticKVCache(4)], "caches"])
+def test_anything_but_a_cache_a_layer_is_refused(caches):
+    with pytest.raises(ValueError, match="2 caches, one for each layer"):
+        decoder(small_model(), caches, "native")
+
+
+@pytest.mark.skipif(native.why_not() is not None, reason=str(native.why_not()))
+def test_an_interrupt_while_rows_are_counted_leaves_all_layers_alike(monkeypatch):
+    model = small_model()
+    caches = filled(model, [[1, 2, 3]])
+    step = decoder(model, caches, "native")
+    monkeypatch.setattr(caches[1], "advance", interrupted, raising=True)
+    with pytest.raises(KeyboardInterrupt):
+        step(torch.tensor([[5]]))
+    assert [cache.seq_len for cache in caches] == [3, 3]
+
+
+def interrupted(num_new):
+    raise KeyboardInterrupt
+
+
+def test_without_a_cache_the_wish_is_answered():
+    model = small_model()
+    with pytest.warns(UserWarning, match="Without a cache"):
+        assert generate(model, [1, 2], 4, cache=None, decode="native") == generate(model, [1, 2], 4)
 
 
 def test_a_static_cache_counts_what_was_written_straight_into_it():

@@ -143,6 +143,9 @@ def extremes_agree():
     torch.testing.assert_close(native.native_attention(q, k, v)[0, 0, 0], v[0, 0].mean(0))
     k[0, 0, 37, 0], q[..., 0] = 1e4, 1e4  # one score of 2.5e7 takes all the weight
     torch.testing.assert_close(native.native_attention(q, k, v)[0, 0, 0], v[0, 0, 37])
+    k[:, :, :64], k[:, :, 64:] = 0.0, 0.0
+    k[:, :, :64, 0], q[..., 0] = -3e38, 1e5  # a block of scores that overflow to minus infinity
+    torch.testing.assert_close(native.native_attention(q, k, v)[0, 0, 0], v[0, 0, 64:].mean(0))
 
 
 def not_a_number_shows(where: str):
@@ -234,11 +237,27 @@ def test_a_compiler_that_fails_is_quoted(tmp_path):
 
 
 @needs_compiler
-def test_a_broken_library_is_not_loaded_in_silence(tmp_path):
-    fresh(ASK, KVLIB_HOME=str(tmp_path))
+@pytest.mark.parametrize("content", [b"", b"half a file", None])
+def test_a_broken_library_is_built_again(tmp_path, content):
+    assert fresh(ASK, KVLIB_HOME=str(tmp_path)) == "None"
     (made,) = (tmp_path / "native").glob("*.so")
-    made.write_bytes(b"half a file")
-    assert "do not load" in fresh(ASK, KVLIB_HOME=str(tmp_path))
+    made.write_bytes(made.read_bytes()[:9000] if content is None else content)
+    assert fresh(ASK, KVLIB_HOME=str(tmp_path)) == "None"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"), [('gcc "', "names no compiler"), ("true", "could not build"), ("/dev/null", "")]
+)
+def test_a_compiler_that_is_none_is_a_reason_not_an_error(tmp_path, compiler, said):
+    reason = fresh(ASK, KVLIB_HOME=str(tmp_path), CC=compiler)
+    assert reason.endswith(".") and said in reason
+
+
+def test_a_compiler_that_cannot_be_run_is_a_reason(tmp_path):
+    file = tmp_path / "cc"
+    file.write_bytes(b"not a program")
+    file.chmod(0o755)
+    assert "does not run" in fresh(ASK, KVLIB_HOME=str(tmp_path), CC=str(file))
 
 
 def test_only_a_static_cache_has_fixed_addresses():
