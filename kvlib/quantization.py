@@ -58,7 +58,11 @@ def dequantize_into(out: Tensor, quantized: Quantized, bits: int) -> Tensor:
     unpack_into(out, codes, bits)
     if scale.shape[-1] == 1 and out.element_size() > 2:
         return out.mul_(scale).add_(zero)  # twice as fast as one step where channels share a scale
-    return torch.addcmul(zero, out, scale, out=out)  # 16-bit rows round once, at the end
+    torch.addcmul(zero, out, scale, out=out)  # 16-bit rows round once, at the end
+    if out.element_size() > 2:
+        return out
+    largest = torch.finfo(out.dtype).max
+    return out.clamp_(-largest, largest)  # the scale was rounded up, past what 16 bits hold; NaN stays
 
 
 def error_bound(quantized: Quantized, bits: int) -> Tensor:

@@ -153,6 +153,7 @@ class QuantizedKVCache(Cache):
         """Turn n whole groups of rows, (B, KV, n * group, D), into codes."""
         k, v = (x.unflatten(2, (-1, self.group)) for x in (k, v))  # (B, KV, n, group, D)
         limit = torch.finfo(torch.promote_types(k.dtype, torch.float32)).max / 4
+        limit = min(limit, torch.finfo(k.dtype).max)  # compared in float16, the first would be inf
         usable = (k.abs() <= limit).all(-1, True) & (v.abs() <= limit).all(-1, True)
         keys = quantize(k, self.bits, -2 if self.key_axis == "channel" else -1, usable)
         values = quantize(v, self.bits, -1, usable)

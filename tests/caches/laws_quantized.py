@@ -108,6 +108,17 @@ def numbers_of_any_size_keep_their_bound(kind, dtype, alike, seed):
             assert same(got, rows), "numbers alike must come back exactly"
 
 
+@law(applies=quantizes, smallest=st.sampled_from([0.0, 1.0, -1.0, -65504.0]))
+def the_largest_number_of_16_bits_stays_a_number(kind, smallest):
+    rows = [torch.full((1, 1, 12, 4), smallest, dtype=torch.float16) for _ in "kv"]
+    for x in rows:
+        x[0, 0, 1::2, 1] = 65504  # the largest of keys and of values, by channel and by token
+    cache, _ = fed(kind, *rows, [12])
+    got = read(cache, *(torch.zeros_like(x) for x in rows))
+    assert all(x.isfinite().all() for x in got), "a finite number came back as none"
+    assert_within(got, rows, kind.scheme.bounds(*rows), "the largest number")
+
+
 @law(applies=quantizes, chunks=chunk_sizes)
 def recent_and_new_rows_are_exact_and_the_rest_are_codes(kind, chunks):
     k, v = text(sum(chunks))
@@ -195,7 +206,7 @@ def taking_back_no_more_than_recent_leaves_no_trace(kind, length, dropped):
     place=st.integers(0, 15),
     bad=st.sampled_from([float("nan"), float("inf"), -float("inf"), 3e38]),
     side=st.integers(0, 1),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
 )
 def a_number_that_is_none_touches_no_other_token(kind, length, place, bad, side, dtype):
     place = place % length
