@@ -1,5 +1,7 @@
 """The exercises of lesson 09: a group in few bits, what a window keeps, and what is really held."""
 
+from numbers import Real
+
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.quantising import QUANTISE
 
@@ -21,12 +23,21 @@ def rows_to_keep(n: int, W: int, S: int) -> list[int]:
     return [j for j in range(n) if j < S or j > n - W]
 
 
+def _plain(given):
+    """Return a tensor or array as Python's own numbers, a set counting up; anything else as it is."""
+    if hasattr(given, "tolist"):
+        return given.tolist()
+    if isinstance(given, set | frozenset):
+        return sorted(given, key=lambda j: (isinstance(j, str), j))
+    return given
+
+
 def _check_keep(candidate) -> Verdict:
     for n, W, S in KEEP_CASES:
         given = candidate(n, W, S)
         case = f"with n={n}, W={W}, S={S} it gives {show(given, 90)}"
         try:
-            rows = list(given)
+            rows = [_plain(j) for j in _plain(given)]
         except TypeError:
             return not_yet(f"return a list of positions; {case}")
         if any(isinstance(j, bool) or not isinstance(j, int) for j in rows):
@@ -121,9 +132,9 @@ def bits_per_number(bits: int, group: int, w: int) -> float:
 
 def _check_bits(candidate) -> Verdict:
     for bits, group, w in BITS_CASES:
-        given = candidate(bits, group, w)
+        given = _plain(candidate(bits, group, w))
         case = f"with bits={bits}, group={group}, w={w} it gives {show(given)}"
-        if isinstance(given, bool) or not isinstance(given, int | float):
+        if isinstance(given, bool) or not isinstance(given, Real):
             return not_yet(f"return a number of bits; {case}")
         if abs(given - bits_per_number(bits, group, w)) < 1e-9:
             continue

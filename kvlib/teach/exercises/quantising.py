@@ -52,7 +52,7 @@ def _check(candidate) -> Verdict:
             if torch.allclose(zero, low.amin().expand_as(low)):
                 return not_yet("zero is one for all rows; each row has its own smallest number")
             return not_yet("`zero` is the number that code 0 stands for: the smallest of the row")
-        step, wide = (high - low) / levels, scale != 0
+        step, wide = (high - low) / levels, high > low  # a row of equal numbers may have any scale
         for wrong, meaning in (
             ((high - low) / (levels + 1), f"{levels + 1} codes have {levels} steps between them"),
             (
