@@ -8,7 +8,7 @@ import torch
 
 from kvlib.allocations import Allocations
 from kvlib.caches import KVCache, StaticKVCache
-from kvlib.lab.style import format_bytes, format_ratio
+from kvlib.lab.style import format_bytes
 
 ROW = 1, 3, 1, 64  # one token's keys in one layer of SmolLM2, float32; the values are as large
 
@@ -101,14 +101,14 @@ class Appending:
         """State how far apart the two are, for the plot of bytes written."""
         if frame.step < 2:
             return "Bytes written so far"
-        ratio = format_ratio(frame.cat.written / frame.buffer.written)
+        ratio = f"{frame.cat.written / frame.buffer.written:.3g}"
         return f"Written so far: {ratio} times as much by torch.cat"
 
     def peak_title(self, frame: Frame) -> str:
         """State how far apart the two are, for the plot of bytes alive."""
         if not frame.step:
             return "Bytes alive at once"
-        ratio = format_ratio(frame.cat.peak / frame.buffer.held)
+        ratio = f"{frame.cat.peak / frame.buffer.held:.2f}"
         return f"Alive at once: torch.cat {ratio} times the buffer"
 
 

@@ -11,6 +11,7 @@ from kvlib.teach.quantity import parse_number, show_number
 from kvlib.teach.store import progress_file
 
 CLOSE = 1.25  # a guess within this factor of the truth is called close
+RIGHT = 1.01  # and within this one it counts as right
 _shown_without_guess: set[str] = set()  # keys whose answer this kernel showed before any guess
 
 
@@ -101,7 +102,10 @@ class Guess(Panel):
         if not text.strip() or self.revealed:
             return
         try:
-            self._keep(parse_number(text, self.unit))
+            number = parse_number(text, self.unit)
+            if number < 0 and self.unit:
+                raise ValueError(f"There are no negative {self.unit} here. Type 0 or more.")
+            self._keep(number)
         except ValueError as error:
             self.say(str(error))
 
@@ -168,8 +172,10 @@ def _compare(guess: float | None, truth: float, unit: str | None) -> str:
     small, large = sorted([abs(guess), abs(truth)])
     side = "high" if large == abs(guess) else "low"
     factor = large / small
+    percent = f"{100 * (large - small) / abs(truth):.2g} percent too {side}"
+    if factor <= RIGHT:
+        return f"You guessed {mine}, and that is right: the truth is {shown}."
     if factor <= CLOSE:
-        percent = f"{100 * (large - small) / abs(truth):.2g} percent too {side}"
         return f"You guessed {mine} and the truth is {shown}: close, {percent}."
     return f"You guessed {mine} and the truth is {shown}: {show_number(factor)} x too {side}."
 

@@ -48,13 +48,18 @@ def parse_number(text: str, unit: str | None = None) -> float:
 
 
 def show_number(value: float, unit: str | None = None) -> str:
-    """Write a number for a sentence: thousands grouped, else three significant digits."""
+    """Write a number for a sentence: thousands grouped, else three significant digits.
+
+    What is whole, or has one decimal above a thousand, as 2,048.5, is shown as it is.
+    """
     if not math.isfinite(value):
         text = str(value)
     elif value == int(value) and abs(value) < 1e15:
         text = f"{int(value):,}"
     elif abs(value) >= 1e15 or abs(value) < 1e-4:
         text = f"{value:.3g}"
+    elif abs(value) >= 1000 and value == round(value, 1):
+        text = f"{value:,.1f}"
     elif abs(value) >= 1000:
         text = f"{value:,.0f}"
     else:

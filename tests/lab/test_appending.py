@@ -61,6 +61,13 @@ def test_the_lines_end_at_the_step(panel):
     assert (peak, reserved) == (9 * ROW, 12 * ROW)
 
 
+def test_the_titles_are_as_exact_as_the_numbers_beside_them():
+    run = Appending(24)
+    assert run.peak_title(run.frames[13]) == "Alive at once: torch.cat 1.04 times the buffer"
+    assert run.peak_title(run.frames[12]) == "Alive at once: torch.cat 0.96 times the buffer"
+    assert run.title(run.frames[24]) == "Written so far: 12.5 times as much by torch.cat"
+
+
 def test_the_buttons_walk_to_both_ends_and_stay(panel):
     for _ in range(12):
         panel.next.click()

@@ -139,12 +139,31 @@ def test_what_cannot_be_read_is_said_in_the_status_line():
         ("3", float("inf"), "the truth is inf"),
         ("3", 0, "the truth is 0"),
         ("110", 100, "10 percent too high"),
+        ("2048", 2048.5, "You guessed 2,048, and that is right: the truth is 2,048.5."),
+        ("101", 100, "and that is right: the truth is 100."),
+        ("102", 100, "close, 2 percent too high"),
     ],
 )
 def test_guess_and_truth_in_one_sentence(typed, truth, said):
     guess = predict(f"t-{typed}-{truth}", "?")
     guess.field.value = typed
     assert said in guess.reveal(truth).sentence
+
+
+def test_a_quantity_is_not_negative():
+    guess = predict("t-negative", "How long?", unit="ms")
+    guess.field.value = "-3"
+    assert guess.value is None and "Type 0 or more." in guess.status.value
+    guess.field.value = "3"
+    assert guess.value == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(2048.5, "2,048.5"), (-2048.5, "-2,048.5"), (2048.25, "2,048"), (2048.0, "2,048"), (99.5, "99.5")],
+)
+def test_one_decimal_above_a_thousand_is_shown(value, shown):
+    assert show_number(value) == shown
 
 
 def test_choices():

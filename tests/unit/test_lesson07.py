@@ -49,6 +49,7 @@ def test_kvlibs_own_cache_passes():
     [
         (("> self.room", ">= self.room"), "fit a buffer of 8 exactly"),
         (("if self.used + t > self.room:", "if t > 1 and self.used + t > self.room:"), "the token is lost"),
+        ((", dtype=k_new.dtype", ""), "make the buffers like k_new in dtype and device"),
         (('raise ValueError("too long by "', 'raise IndexError("too long by "'), "IndexError"),
     ],
 )

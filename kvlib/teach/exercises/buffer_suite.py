@@ -38,8 +38,10 @@ def _check_rows(candidate) -> Verdict | None:
             return not_yet(f"update must return two tensors, (k, v); it returns {show(given)}")
         if not all(isinstance(x, torch.Tensor) for x in given):
             return not_yet(f"{after}, update must return tensors; it returns {show(given[0])}")
-        mistake = _rows_mistake(torch, given, wanted, new, after) or _length_mistake(
-            cache.seq_len, wanted[0].shape[2], calls, after
+        mistake = (
+            _kind_mistake(given, new, after)
+            or _rows_mistake(torch, given, wanted, new, after)
+            or _length_mistake(cache.seq_len, wanted[0].shape[2], calls, after)
         )
         if mistake is None:
             here = [x.data_ptr() for x in given]
@@ -47,6 +49,18 @@ def _check_rows(candidate) -> Verdict | None:
             address = here
         if mistake:
             return not_yet(mistake)
+    return None
+
+
+def _kind_mistake(given, new, after: str) -> str | None:
+    """Say where what is returned differs in dtype or device from the rows given, or None."""
+    for name, x, y in zip("kv", given, new):
+        for what in ("dtype", "device"):
+            if (held := getattr(x, what)) != (wanted := getattr(y, what)):
+                return (
+                    f"make the buffers like k_new in dtype and device, whatever these are: {after}, the "
+                    f"new rows have the {what} {wanted} and the {name} that update returns has {held}"
+                )
     return None
 
 

@@ -99,6 +99,11 @@ Keep no gradient: `k_new.detach()` is the same numbers without one. `torch` is i
                 )
             ),
         ),
+        "float32 buffers for any rows": _source(make=(
+            "if self.k is None:",
+            "    B, KV, _, D = k_new.shape",
+            "    self.k, self.v = torch.zeros(2, B, KV, self.max_seq_len, D)",
+        )),
         "an empty buffer each time": _source(make=tuple(line.strip() for line in MAKE[1:])),
         "returns the whole buffer": _source(end=("return self.k, self.v",)),
         "returns the old rows": _source(end=("return self.k[:, :, :start], self.v[:, :, :start]",)),
