@@ -10,10 +10,22 @@ import ipywidgets as widgets
 from kvlib.lab import style
 from kvlib.lab.panel import PicturePanel
 from kvlib.lab.smaller_picture import HEIGHT, WIDTH, SmallerPicture
-from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, bytes_held, reading
+from kvlib.lab.smaller_run import (
+    BITS,
+    FULL,
+    QUANTISED,
+    SINKS,
+    WINDOW,
+    WINDOWS,
+    Choice,
+    bytes_held,
+    checked,
+    drawable,
+    dropped,
+    reading,
+)
 from kvlib.perplexity import Perplexity
 
-BITS, WINDOWS, SINKS = (8, 4), (32, 64, 128, 256), (0, 1, 4, 16)
 PAUSE_S = 0.01  # between two chunks, so that a click gets through
 
 CSS = f"""<style>
@@ -37,7 +49,8 @@ class SmallerPanel(PicturePanel):
     """Show the bytes a cache really holds beside the perplexity of a text that is read with it.
 
     `tokens` is the text. `found` gives what was measured before, by `Choice`; the rest is measured on
-    request, a chunk at a time, and Stop ends it. Raises ValueError for a text of fewer than 2 tokens.
+    request, a chunk at a time, and Stop ends it. A perplexity that is NaN or infinite is said and dropped.
+    Raises ValueError for a text of fewer than 2 tokens and for a `choice` without a button.
     """
 
     def __init__(
@@ -48,12 +61,15 @@ class SmallerPanel(PicturePanel):
             raise ValueError(f"a text of {len(tokens)} tokens predicts nothing; give at least 2")
         if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
             raise ValueError(f"chunk_size must be a whole number of at least 1, not {chunk_size!r}")
+        choice = Choice() if choice is None else checked(choice)
         self.model, self.tokens, self.chunk_size = model, list(tokens), chunk_size
-        self.found: dict[Choice, Perplexity] = dict(found or {})
-        self._bytes: dict[Choice, int] = {c: f.cache_bytes for c, f in self.found.items()}
+        given = dict(found or {})
+        self.found: dict[Choice, Perplexity] = {c: f for c, f in given.items() if drawable(f)}
+        self._bytes: dict[Choice, int] = {c: f.cache_bytes for c, f in given.items()}
         self._task, self._wanted = None, []
+        self._notes = [dropped(c, f) for c, f in given.items() if c not in self.found]
         self.picture = SmallerPicture()
-        self._make_controls(choice or Choice())
+        self._make_controls(choice)
         self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
         self.image.add_class("kvlib-figure")
         self.status = widgets.HTML()
@@ -69,7 +85,7 @@ class SmallerPanel(PicturePanel):
         )
         self.add_class("kvlib-panel")
         self.add_class("kvlib-smaller")
-        self._guarded(self._show)
+        self._guarded(self._show_notes)
 
     def _make_controls(self, choice: Choice) -> None:
         self.kind = _toggles(
@@ -104,16 +120,23 @@ class SmallerPanel(PicturePanel):
         return Choice()
 
     def measure(self, choice: Choice) -> Perplexity:
-        """Read the text with this cache now, unless it is known, and return what was found."""
+        """Read the text with this cache now, unless it is known, and return what was found.
+
+        Raises ValueError where its perplexity is no finite number.
+        """
         self._want(choice)
         for _ in self._jobs():
             pass
+        if choice not in self.found:
+            raise ValueError(" ".join(self._notes))
         return self.found[choice]
 
     def stop(self) -> None:
         """Stop reading; what was measured before stays."""
         self._wanted = []
-        self._show("Stopped." if self.stop_button.disabled is False else "")
+        if not self.stop_button.disabled:
+            self._notes = ["Stopped."]
+        self._show_notes()
 
     def summary(self) -> str:
         """Return the panel in words, without anything measured: the same on every machine."""
@@ -141,6 +164,7 @@ class SmallerPanel(PicturePanel):
 
     def _want(self, choice: Choice) -> None:
         """Ask for a choice, and for the full cache it is compared with."""
+        self._notes = []
         for each in (Choice(), choice):
             if each not in self.found and each not in self._wanted:
                 self._wanted.append(each)
@@ -162,16 +186,24 @@ class SmallerPanel(PicturePanel):
                     if not self._wanted or self._wanted[0] is not now:
                         break
                     if isinstance(step, Perplexity):
-                        self.found[now], self._bytes[now] = step, step.cache_bytes
+                        self._keep(now, step)
                         self._wanted.pop(0)
                     else:
                         self._show_progress(now, step)
                     yield
-                self._show()
+                self._show_notes()
         finally:
             self._wanted = []
             self._show_progress(None, 0)
-            self._show()
+            self._show_notes()
+
+    def _keep(self, choice: Choice, found: Perplexity) -> None:
+        """Keep what can be drawn; of anything else say that it is dropped."""
+        self._bytes[choice] = found.cache_bytes
+        if drawable(found):
+            self.found[choice] = found
+        else:
+            self._notes.append(dropped(choice, found))
 
     # Showing ------------------------------------------------------------------------------------
 
@@ -223,6 +255,10 @@ class SmallerPanel(PicturePanel):
         self.picture.update(choice, self.found, self._held(choice), self._title())
         self.image.value = style.png(self.picture.image())
         self._write(f"{self.sentence()} {more}".strip())
+
+    def _show_notes(self) -> None:
+        """Show the panel, and behind its sentence what became of the last reading."""
+        self._show(" ".join(self._notes))
 
     def _failed(self, error: Exception) -> None:
         self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")

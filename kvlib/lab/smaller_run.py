@@ -6,6 +6,7 @@ Stop gets through.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from kvlib.caches import Cache, KVCache, QuantizedKVCache, SlidingWindowKVCache
 from kvlib.perplexity import Perplexity
 
 FULL, QUANTISED, WINDOW = "full", "quantised", "window"
+BITS, WINDOWS, SINKS = (8, 4), (32, 64, 128, 256), (0, 1, 4, 16)  # what there are buttons for
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,34 @@ class Choice:
             return f"window {self.window}" + (f" + {self.sinks} sinks" if self.sinks > 1 else
                                               " + 1 sink" if self.sinks else "")  # fmt: skip
         return "full cache"
+
+
+def checked(choice: Choice) -> Choice:
+    """Return the choice if there are buttons for it, or raise ValueError."""
+    kinds = FULL, QUANTISED, WINDOW
+    if not isinstance(choice, Choice) or choice.kind not in kinds:
+        raise ValueError(f"choice is a Choice of one of the kinds {', '.join(kinds)}, not {choice!r}")
+    for name, value, offered in (
+        ("bits", choice.bits, BITS),
+        ("window", choice.window, WINDOWS),
+        ("sinks", choice.sinks, SINKS),
+    ):
+        if value is not None and value not in offered:
+            raise ValueError(
+                f"the panel has buttons for {name} {', '.join(map(str, offered))}, not for {value!r}; "
+                "choose one of these, or put what you measured in `found`"
+            )
+    return choice
+
+
+def drawable(found: Perplexity) -> bool:
+    """Say whether a logarithmic axis has a place for it."""
+    return 0 < found.value < math.inf
+
+
+def dropped(choice: Choice, found: Perplexity) -> str:
+    """Say that it is not kept."""
+    return f"The perplexity with {choice.name()} is {found.value:g}, which no picture can show: dropped."
 
 
 def reading(

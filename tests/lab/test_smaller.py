@@ -117,10 +117,12 @@ def test_a_click_reads_in_the_background_and_stop_ends_it(panel):
             await asyncio.sleep(0)
         assert "Reading the text with full cache" in status(panel)
         panel.stop_button.click()
+        assert "Stopped." in status(panel)
         await panel._task
 
     asyncio.run(use())
     assert panel.found == {} and panel.stop_button.disabled and panel._wanted == []
+    assert "Stopped." in status(panel) and panel.progress.layout.visibility == "hidden"
 
     async def again():
         panel.measure_button.click()
@@ -129,6 +131,48 @@ def test_a_click_reads_in_the_background_and_stop_ends_it(panel):
 
     asyncio.run(again())
     assert set(panel.found) == {Choice(), Choice(QUANTISED, bits=8)}
+    assert "Stopped." not in status(panel)
+    panel.stop_button.click()  # nothing is read now
+    assert "Stopped." not in status(panel)
+
+
+def gives(bad, wrong):
+    """Return a `reading` that finds the loss `wrong` with the cache `bad`, and 1 with any other."""
+
+    def read(model, tokens, cache, chunk_size):
+        yield 0.5
+        nll = torch.ones(LENGTH - 1)
+        if cache.__self__ == bad:
+            nll[7] = wrong
+        yield Perplexity(nll, 1000, LENGTH - 1)
+
+    return read
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf, 1e6])
+@pytest.mark.parametrize("bad", [Choice(), Choice(QUANTISED, bits=4)], ids=Choice.name)
+def test_a_perplexity_that_is_no_number_is_said_and_dropped(panel, monkeypatch, bad, wrong):
+    monkeypatch.setattr(smaller, "reading", gives(bad, wrong))
+    choose(panel, Choice(QUANTISED, bits=4))
+    panel.measure_button.click()
+    assert "Error" not in status(panel) and f"The perplexity with {bad.name()} is" in status(panel)
+    assert bad not in panel.found and len(panel.found) == 1
+    panel.kind.value = WINDOW
+    panel.measure_button.click()
+    assert "Error" not in status(panel) and panel.choice() in panel.found
+    with pytest.raises(ValueError, match="perplexity with .* dropped"):
+        panel.measure(bad)
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_what_was_found_before_is_dropped_if_it_is_no_number(model, tokens, wrong):
+    bad = Perplexity(torch.full((LENGTH - 1,), wrong), 1000, LENGTH - 1)
+    good = Perplexity(torch.ones(LENGTH - 1), 1000, LENGTH - 1)
+    panel = SmallerPanel(model, tokens, found={Choice(): good, Choice(QUANTISED, bits=4): bad})
+    assert "Error" not in status(panel) and "The perplexity with int4 is" in status(panel)
+    assert set(panel.found) == {Choice()}
+    panel.kind.value = QUANTISED
+    assert "Error" not in status(panel) and "dropped" not in status(panel)
 
 
 def test_what_was_found_before_is_not_read_again(model, tokens, monkeypatch):
@@ -168,7 +212,16 @@ def test_the_saved_text_is_the_same_on_every_run(panel):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"tokens": [1]}, "at least 2"), ({"chunk_size": 0}, "chunk_size"), ({"chunk_size": 2.0}, "chunk_size")],
+    [
+        ({"tokens": [1]}, "at least 2"),
+        ({"chunk_size": 0}, "chunk_size"),
+        ({"chunk_size": 2.0}, "chunk_size"),
+        ({"choice": Choice(WINDOW, window=100, sinks=0)}, "buttons for window 32, 64, 128, 256, not for 100"),
+        ({"choice": Choice(WINDOW, window=64, sinks=3)}, "buttons for sinks 0, 1, 4, 16, not for 3"),
+        ({"choice": Choice(QUANTISED, bits=2)}, "buttons for bits 8, 4, not for 2"),
+        ({"choice": Choice("paged")}, "one of the kinds full, quantised, window"),
+        ({"choice": "window"}, "choice is a Choice"),
+    ],
 )
 def test_what_cannot_be_read_is_refused(model, tokens, options, words):
     with pytest.raises(ValueError, match=words):
