@@ -6,7 +6,10 @@ them. What runs here is a loop in Python: it shows what fused kernels do inside,
 memory as they do, but not as little time.
 
 Shapes as in `kvlib.attention`: q (B, H, t, D), k and v (B, KV, T, D), H = KV * group_size. Sums are
-kept in float32, or in float64 for float64. A row that sees no key has the output 0.
+kept in float32, or in float64 for float64. A row that sees no key has the output 0. A score of -inf
+is a key that is not seen, whether a mask made it or a product too large for the numbers: a row that
+overflows to -inf throughout is 0 too, as in PyTorch's fused attention, where the formula is 0 / 0.
+One that overflows to +inf is NaN, as in the formula.
 """
 
 from __future__ import annotations

@@ -164,7 +164,8 @@ def _assemble(
 def _views(model: Model, device) -> dict[str, Tensor]:
     """Return room for every weight of a model on "meta": views of one tensor, in large pages.
 
-    They lie in the order of a step, each at the start of a cache line.
+    They lie in the order of a step, each at the start of a cache line. Clone a part before saving it
+    alone: `torch.save` of a view writes the whole tensor behind it.
     """
     empty = model.state_dict()
     sizes = [-(-x.numel() // _LINE) * _LINE for x in empty.values()]

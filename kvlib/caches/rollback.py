@@ -48,6 +48,5 @@ def _restore(cache, seq_len: int, was_new: bool, fork) -> None:
         except ValueError:
             if fork is None:
                 raise
-        cache.reset()  # whatever it shares with others is let go first
         vars(cache).clear()
         vars(cache).update(vars(fork))  # the same object for whoever holds it

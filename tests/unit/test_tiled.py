@@ -7,7 +7,16 @@ import pytest
 import torch
 from hypothesis.errors import HypothesisException
 
-from kvlib import KVCache, Model, StaticKVCache, attention_with_kv_cache, generate, tiled
+from kvlib import (
+    KVCache,
+    Model,
+    StaticKVCache,
+    attention_with_kv_cache,
+    generate,
+    grouped_attention,
+    reference_attention,
+    tiled,
+)
 from kvlib.memory import ModelPreset
 from kvlib.tiled import attend_part, merge_parts, split_attention, tiled_attention
 from tests.caches.kinds import Kind
@@ -182,9 +191,42 @@ def test_one_part_is_the_whole():
     assert torch.equal(merged[0], out) and torch.equal(merged[1], log_sum)
 
 
-def test_a_gradient_flows_as_through_the_formula():
-    from kvlib import reference_attention
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tile", [1, 2, 100])
+def test_a_row_that_overflows_to_minus_infinity_throughout_is_zero_like_a_masked_one(dtype, tile):
+    q, k, v = draw((4, 2), (1, 5), dtype)
+    q, k = torch.ones_like(q), torch.full_like(k, -torch.finfo(dtype).max)
+    assert scores_as_they_come(q, k).isneginf().all() and reference_attention(q, k, v).isnan().all()
+    for mask in (None, torch.ones(1, 5, dtype=torch.bool), torch.tensor([[False] * 4 + [True]])):
+        out, log_sum = attend_part(q, k, v, mask, tile=tile)
+        assert (out == 0).all() and log_sum.isneginf().all()
+        for got in (
+            tiled_attention(q, k, v, mask, tile=tile),
+            split_attention(q, k, v, 3, mask, tile=tile),
+            grouped_attention(q, k, v, mask),  # PyTorch's fused attention
+        ):
+            assert (got == 0).all()
+    k[:, :, 3] = 1  # one key that does not overflow: all others count nothing
+    want = v[:, :, 3:4].repeat_interleave(2, dim=1)
+    for got in (tiled_attention(q, k, v, tile=tile), split_attention(q, k, v, 3, tile=tile)):
+        assert torch.equal(got, want) and torch.equal(got, reference_attention(q, k, v))
 
+
+@pytest.mark.parametrize("tile", [1, 2, 100])
+def test_a_row_that_overflows_to_infinity_is_nan_as_in_the_formula(tile):
+    q, k, v = draw((4, 2), (1, 5), torch.float32)
+    q, k[:, :, 2] = torch.ones_like(q), torch.finfo(torch.float32).max
+    assert scores_as_they_come(q, k).isposinf().any() and reference_attention(q, k, v).isnan().all()
+    for got in (tiled_attention(q, k, v, tile=tile), split_attention(q, k, v, 3, tile=tile)):
+        assert got.isnan().all()
+
+
+def scores_as_they_come(q, k):
+    """Return all scores as the formula has them, in the type of the queries."""
+    return q @ k.repeat_interleave(2, dim=1).transpose(2, 3) / q.shape[3] ** 0.5
+
+
+def test_a_gradient_flows_as_through_the_formula():
     inputs = [x.requires_grad_() for x in draw((4, 2), (3, 8))]
     want = torch.autograd.grad(reference_attention(*inputs).square().sum(), inputs)
     got = torch.autograd.grad(tiled_attention(*inputs, tile=3).square().sum(), inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import subprocess
@@ -136,6 +137,16 @@ def test_the_precision_is_the_checkpoints_own_unless_asked(folder, dtype):
     change_tensors(folder, lambda found: found.update({k: v.to(dtype) for k, v in found.items()}))
     assert load_checkpoint(folder)[0].dtype == dtype
     assert load_checkpoint(folder, dtype=torch.float64)[0].dtype == torch.float64
+
+
+def test_the_weights_are_views_of_one_tensor_so_a_clone_is_saved_alone(folder):
+    model, _ = load_checkpoint(folder)
+    weights = list(model.state_dict().values())
+    assert len({x.untyped_storage().data_ptr() for x in weights}) == 1
+    view, clone = io.BytesIO(), io.BytesIO()
+    torch.save(weights[-1], view), torch.save(weights[-1].clone(), clone)
+    assert len(view.getvalue()) >= sum(x.nbytes for x in weights)
+    assert len(clone.getvalue()) < weights[-1].nbytes + 4096
 
 
 def test_mixed_precisions_have_to_be_asked_for(folder):
