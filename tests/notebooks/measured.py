@@ -12,7 +12,7 @@ MEASURED = {
     "04_memory": 1,
     "05_mha_gqa_mqa": 10,
     "06_prefill_decode_roofline": 14,
-    "07_static_cache": 13,
+    "07_static_cache": 15,
     "08_attention_without_scores": 5,
     "09_smaller_caches": 1,
 }
