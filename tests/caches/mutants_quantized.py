@@ -205,6 +205,13 @@ def dequantizes_in_half_precision(out, part, bits):
     return out.copy_(dequantize_into(torch.empty_like(out, dtype=torch.float16), small, bits))
 
 
+@patches("dequantize_into")
+def lets_the_largest_number_overflow(out, part, bits):
+    """Rounds the largest number of float16 up to infinity, since the scale was rounded up."""
+    right = dequantize_into(out, part, bits)
+    return right.masked_fill_(right.abs() == 65504, torch.inf) if out.dtype == torch.float16 else right
+
+
 @patches("error_bound")
 def claims_a_quarter_step(part, bits):
     """States half the error there is."""
