@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kvlib.caches import StaticKVCache
 from kvlib.caches.contract import positions_needed
+from kvlib.generation import caches_from
 from kvlib.model import Model, project
 
 
@@ -51,7 +53,7 @@ def sample_text() -> str:
 @torch.no_grad()
 def perplexity(
     model: Model,
-    tokens: Sequence[int] | Tensor,
+    tokens: Sequence[int] | Tensor | np.ndarray,
     *,
     cache: Callable[[], object] | None = StaticKVCache,
     chunk_size: int = 32,
@@ -110,9 +112,9 @@ def _head(model: Model, rows: Tensor) -> Tensor:
 
 def _checked_text(model: Model, tokens) -> Tensor:
     """Return the tokens as int64 (1, T) on the model's device, or raise ValueError."""
-    if isinstance(tokens, Tensor):
-        tokens = tokens[0] if tokens.dim() == 2 and len(tokens) == 1 else tokens
-        if tokens.dim() != 1 or tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
+    if isinstance(tokens, (Tensor, np.ndarray)):
+        tokens = tokens[0] if tokens.ndim == 2 and len(tokens) == 1 else tokens
+        if tokens.ndim != 1 or not _whole(tokens.dtype):
             raise ValueError(
                 f"tokens are whole numbers in one dimension, one text; not {tokens.dtype} of shape "
                 f"{tuple(tokens.shape)}"
@@ -130,12 +132,19 @@ def _checked_text(model: Model, tokens) -> Tensor:
     return torch.tensor([list(tokens)], device=model.device)
 
 
+def _whole(dtype: torch.dtype | np.dtype) -> bool:
+    """Say whether a dtype is one of whole numbers, which bool is not."""
+    if isinstance(dtype, np.dtype):
+        return dtype.kind in "iu"
+    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+
+
 def _checked_caches(model: Model, cache, length: int) -> list | None:
     """Return new caches with room for `length` tokens, or None, or raise ValueError."""
     if cache is StaticKVCache:
         caches = model.make_caches(lambda: StaticKVCache(max_seq_len=length))
     elif cache is None or callable(cache):
-        caches = None if cache is None else model.make_caches(cache)
+        caches = None if cache is None else caches_from(model, cache)
     else:
         raise ValueError(f"cache is a class such as KVCache, a factory, or None, not {cache!r}")
     for one in caches or ():

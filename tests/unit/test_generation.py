@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -347,6 +348,37 @@ def test_a_cache_that_is_neither_class_nor_list_is_refused(model, computed, wron
     with pytest.raises(ValueError, match="cache is a class such as KVCache, or a list"):
         generate(model, PROMPT, 3, cache=wrong)
     assert computed == []
+
+
+def needs(room, /, *rest, scheme, bits=8, **options):
+    raise AssertionError("called")
+
+
+@pytest.mark.parametrize(
+    ("cache", "words"),
+    [
+        (SlidingWindowKVCache, "give a factory: lambda: SlidingWindowKVCache\\(window\\)$"),
+        (needs, "give a factory: lambda: needs\\(room, scheme=...\\)$"),
+        (functools.partial(needs, 3), "give a factory: lambda: cache\\(scheme=...\\)$"),
+    ],
+)
+def test_a_class_that_needs_arguments_is_refused(model, computed, cache, words):
+    with pytest.raises(ValueError, match=words):
+        generate(model, PROMPT, 3, cache=cache)
+    assert computed == []
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        lambda *rest, room=20, **options: StaticKVCache(room),
+        functools.partial(StaticKVCache, 20),
+        functools.partial(SlidingWindowKVCache, window=64),
+        KVCache().fork,
+    ],
+)
+def test_any_factory_without_arguments_is_taken(model, cache):
+    assert generate(model, PROMPT, 3, cache=cache) == generate(model, PROMPT, 3)
 
 
 @pytest.mark.parametrize("tokens", [[1, 2], None, torch.tensor(1), torch.tensor([1, 2])])

@@ -8,10 +8,18 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from kvlib import KVCache, Model, ModelConfig, QuantizedKVCache, StaticKVCache
+from kvlib import (
+    KVCache,
+    Model,
+    ModelConfig,
+    QuantizedKVCache,
+    SlidingWindowKVCache,
+    StaticKVCache,
+)
 from kvlib.allocations import Allocations
 from kvlib.perplexity import perplexity, sample_text
 
@@ -107,12 +115,27 @@ BAD = {
     "two texts": (torch.ones(2, 4, dtype=torch.int64), {}),
     "lists of lists": ([[1, 2], [3, 4]], {}),
     "more than the positions": ([1] * 42, {}),
+    "the positions and one": ([1] * 42, {"cache": None}),
     "chunk_size 0": ([1, 2], {"chunk_size": 0}),
     "chunk_size True": ([1, 2], {"chunk_size": True}),
     "chunk_size 1.5": ([1, 2], {"chunk_size": 1.5}),
     "a list of caches": ([1, 2], {"cache": [KVCache(), KVCache()]}),
     "a cache for a class": ([1, 2], {"cache": KVCache()}),
     "a factory of something else": ([1, 2], {"cache": dict}),
+    "a class that needs arguments": ([1, 2], {"cache": SlidingWindowKVCache}),
+    "a float array": (np.ones(4), {}),
+    "a bool array": (np.ones(4, dtype=bool), {}),
+    "a bool tensor": (torch.ones(4, dtype=torch.bool), {}),
+    "a complex tensor": (torch.ones(4, dtype=torch.complex64), {}),
+    "an array of strings": (np.array(["a", "b"]), {}),
+    "an array of two texts": (np.ones((2, 4), dtype=int), {}),
+    "an array of one number": (np.array(3), {}),
+    "an array past the vocabulary": (np.array([1, 31]), {}),
+    "a window too long, rotated": ([1] * 42, {"cache": lambda: SlidingWindowKVCache(4)}),
+    "an unrotated window that is never full": (
+        [1] * 42,
+        {"cache": lambda: SlidingWindowKVCache(41, keys="unrotated")},
+    ),
     "a cache too short": ([1] * 9, {"cache": lambda: StaticKVCache(7)}),
 }
 
@@ -133,11 +156,35 @@ def test_a_full_cache_is_not_taken_for_a_new_one():
         perplexity(made(), [1, 2], cache=full.fork)
 
 
-def test_a_tensor_of_one_text_is_taken(tokens):
+def test_a_tensor_or_array_of_one_text_is_taken(tokens):
     model = made()
     want = perplexity(model, tokens).nll
-    for given in (torch.tensor(tokens), torch.tensor([tokens]), torch.tensor(tokens, dtype=torch.int32)):
+    tensors = torch.tensor(tokens), torch.tensor([tokens]), torch.tensor(tokens, dtype=torch.int32)
+    arrays = np.array(tokens), np.array([tokens]), np.array(tokens, dtype=np.uint8)
+    for given in (*tensors, *arrays):
         assert torch.equal(perplexity(model, given).nll, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cache", [None, KVCache])
+def test_the_loss_of_16_bit_logits_is_taken_in_float32(dtype, cache, tokens):
+    model = made(dtype=dtype)
+    logits = model(torch.tensor([tokens]))[0, :-1]
+    assert logits.dtype == dtype
+    want = -logits.float().log_softmax(-1)[range(LENGTH - 1), tokens[1:]]
+    got = perplexity(model, tokens, cache=cache).nll
+    assert got.dtype == torch.float32
+    assert torch.allclose(got, want, rtol=0, atol=1e-5)
+
+
+def test_an_unrotated_window_reads_past_the_models_positions():
+    model = made()
+    text = torch.randint(31, (61,), generator=torch.Generator().manual_seed(2)).tolist()
+    window = lambda: SlidingWindowKVCache(6, sinks=2, keys="unrotated")  # noqa: E731
+    got = perplexity(model, text, cache=window, chunk_size=4)
+    assert got.num_scored == 60 > model.config.max_seq_len and got.cached_tokens == 60
+    start = perplexity(model, text[:31], cache=window, chunk_size=4)
+    assert torch.allclose(got.nll[:30], start.nll, rtol=1e-11, atol=1e-11)
 
 
 def test_the_text_is_the_one_that_was_made():
