@@ -21,6 +21,7 @@ FUTURE, KEPT, NEW, BAND, HIGH = "#D3D1C8", "#6A8CA6", "#C98A0B", "#F6E9CB", "#A0
 PART_COLOURS = ("#6A8CA6", "#8FAE8B")  # neighbours differ
 EXACT = style.INK
 MOST_KEYS, MOST_DIMS, MOST_SHARES = 64, 8, 24
+_ORDINALS = {2: "nd", 3: "rd"}
 
 
 class OnlineSoftmaxPicture:
@@ -168,21 +169,32 @@ class OnlineSoftmaxPicture:
             title = "What they count in their part: exp(score − its maximum)"
         if frame.merged:
             title = "What they count in the whole: exp(score − log-sum of all)"
-        room = self.kept.get_position().width * WIDTH / it.num_keys  # pixels of a key
-        for i, label in enumerate(self.part_names):
-            end = min(it.starts[i] + it.tile, it.num_keys)
-            label.set_x((it.starts[i] + end - 1) / 2)
-            text = ""
-            if frame.merged:
-                text = f"{frame.shares[i]:.0%}"
-            elif i < len(frame.log_sums):
-                text = number(frame.log_sums[i])
-            wide = 6.5 * len(text) <= room * max(end - it.starts[i], 1) + 8
-            label.set_text(text if wide and len(it.starts) <= MOST_SHARES else "")
+        every = self._name_parts(it, frame)
         if any(label.get_text() for label in self.part_names):
-            what = "the share of each part" if frame.merged else "its log-sum"
+            which = "each part" if every == 1 else f"every {every}{_ORDINALS.get(every, 'th')} part"
+            what = f"{'share' if frame.merged else 'log-sum'} of {which}"
             title = f"{title.partition(':')[0]}; above: {what}"
         self.titles[self.kept].set_text(title)
+
+    def _name_parts(self, it: OnlineSoftmax, frame: Frame) -> int:
+        """Write the parts' shares or log-sums above them, or every n-th of them; return n."""
+        for label in self.part_names:
+            label.set_text("")
+        if it.mode != PARTS or len(it.starts) > MOST_SHARES:
+            return 1
+        short = len(it.starts) > 10
+        texts = [f"{share:.0%}" for share in frame.shares] if frame.merged else [
+            f"{x:.1f}".replace("-", "−") if short and np.isfinite(x) else number(x) for x in frame.log_sums
+        ]  # fmt: skip
+        key = self.kept.get_position().width * WIDTH / it.num_keys  # pixels
+        need = (8.3 * max(map(len, texts), default=0) + 4) / key  # keys that a label covers
+        every, last = max(1, math.ceil(need / it.tile)), -math.inf
+        for i in range(0, len(texts), every):
+            middle = (it.starts[i] + min(it.starts[i] + it.tile, it.num_keys) - 1) / 2
+            if middle - last >= need:
+                self.part_names[i].set(x=middle, text=texts[i])
+                last = middle
+        return every
 
     def _show_answer(self, it: OnlineSoftmax, frame: Frame) -> None:
         for bar, height in zip(self.now, frame.out):

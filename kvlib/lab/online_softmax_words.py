@@ -17,6 +17,11 @@ def number(x: float) -> str:
     return f"{x:.3g}".replace("-", "−") if abs(x) < 1000 else f"{x:,.0f}".replace("-", "−")
 
 
+def taken_away(x: float) -> str:
+    """Write a number that stands behind a minus sign: a negative one in brackets."""
+    return f"({number(x)})" if x < 0 else number(x)
+
+
 def keys(it: OnlineSoftmax, frame: Frame) -> str:
     """Name the keys of a step by their place, in the order in which they come."""
     if frame.end - frame.start == 1:
@@ -54,7 +59,7 @@ def _in_tiles(it: OnlineSoftmax, frame: Frame) -> str:
     elif frame.high > frame.old_high:
         what = (
             f"a score of {number(high)} is above the maximum so far, {number(frame.old_high)}. Sum and "
-            f"output are multiplied by exp({number(frame.old_high)} − {number(high)}) = "
+            f"output are multiplied by exp({number(frame.old_high)} − {taken_away(high)}) = "
             f"{number(frame.rescale)}."
         )
     else:
@@ -83,7 +88,7 @@ def _in_parts(it: OnlineSoftmax, frame: Frame) -> str:
     shares = [f"{share:.0%}" for share in frame.shares[:8]]
     more = "" if count <= 8 else f" and {count - 8} more"
     return (
-        f"Step {frame.step}: the merge. A part counts exp(its log-sum − {number(it.log_sum)}), which is "
+        f"Step {frame.step}: the merge. A part counts exp(its log-sum − {taken_away(it.log_sum)}), which is "
         f"{', '.join(shares)}{more}. The merged answer {agreement(it, frame)}."
     )
 

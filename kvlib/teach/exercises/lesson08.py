@@ -264,6 +264,8 @@ def _merge_mistake(given, outs, log_sums) -> str | None:
     out, log_sum = given
     if not isinstance(out, torch.Tensor) or not isinstance(log_sum, torch.Tensor):
         return f"`out` and `log_sum` must be tensors, not {show(out)} and {show(log_sum)}"
+    if log_sum.shape == (D,) and out.shape == ():
+        return "the two are in the other order: return (out, log_sum), the output first"
     if out.shape != (D,):
         return f"`out` has shape {tuple(out.shape)}; it is one output, (D,): sum over the parts"
     if log_sum.shape != ():
@@ -379,6 +381,7 @@ Return what attending to all keys at once gives: `out` (D,), and the `log_sum` o
         "log_sum in base 2": _merge_source(
             "torch.softmax(log_sums, dim=0)", "torch.logsumexp(log_sums, dim=0) / 0.6931471805599453"
         ),
+        "the other order": _merge_source(_SHARE).replace("return out, log_sum", "return log_sum, out"),
         "parts not summed": _merge_source(_SHARE, out="share[:, None] * outs"),
     },
 )
