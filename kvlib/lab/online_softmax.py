@@ -34,20 +34,23 @@ CSS = f"""<style>
 class OnlineSoftmaxPanel(PicturePanel):
     """Show one query's scores, what is kept of them, and the answer so far beside the exact one.
 
-    `words` name the T keys (at most 64), `scores` (T,) are the query's scaled scores, finite or
-    -inf where masked, `values` (T, D) the values. `tile` keys come at a time; `mode` is "tiles" or
-    "parts", `step` where it opens. Raises ValueError for what does not fit together.
+    `words` name the T keys (at most 64), `scores` (T,) are the query's scaled scores, at most 1e6 in
+    size, or -inf where masked, `values` (T, D) the values. `tile` keys come at a time, 4 where None
+    or all of fewer; `mode` is "tiles" or "parts", `step` where it opens. Raises ValueError for what
+    does not fit together.
     `OnlineSoftmaxPanel.of_model` takes them from a real model.
     """
 
     def __init__(
-        self, words: Sequence[str], scores, values, *, tile: int = 4, mode: str = TILES, step: int = 1
+        self, words: Sequence[str], scores, values, *, tile: int | None = None, mode: str = TILES,
+        step: int = 1,
     ):  # fmt: skip
         if len(words) > MOST_KEYS:
             raise ValueError(f"{len(words)} keys are more than the {MOST_KEYS} there is room for.")
         self._given = [str(word) for word in words], np.asarray(scores), np.asarray(values)
         self.softmax = OnlineSoftmax(*self._given, tile, mode)
         self.softmax.frame(step)  # refuses what does not exist
+        tile, step = self.softmax.tile, int(step)
         self._opened = self.softmax, step
         self._quiet = False
         self.picture = OnlineSoftmaxPicture()

@@ -14,6 +14,8 @@ import numpy as np
 TILES, PARTS = "tiles", "parts"
 ORDERS = ("as in the text", "rising", "falling")
 NOTHING = -np.inf
+LARGEST_SCORE = 1e6  # far beyond it, a log-sum rounds away all but the maximum
+LARGEST_VALUE = 1e100
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,16 @@ class Frame:
 
 
 class OnlineSoftmax:
-    """Hold one query's scores and the values, cut into tiles of `tile` keys.
+    """Hold one query's scores and the values, cut into tiles of `tile` keys, 4 or all where None.
 
-    `scores` (T,), finite or -inf where masked; `values` (T, D); `words` name the keys. `order`
-    puts the keys in another order, which changes the steps and not the answer. Raises ValueError
-    for what does not fit together.
+    `scores` (T,), at most 1e6 in size, or -inf where masked; `values` (T, D), at most 1e100 in size;
+    `words` name the keys. `order` puts the keys in another order, which changes the steps and not the
+    answer. Raises ValueError for what does not fit together.
     """
 
     def __init__(
-        self, words: Sequence[str], scores, values, tile: int = 4, mode: str = TILES, order: str = ORDERS[0]
+        self, words: Sequence[str], scores, values, tile: int | None = None, mode: str = TILES,
+        order: str = ORDERS[0],
     ):  # fmt: skip
         scores, values = (np.asarray(x, dtype=np.float64) for x in (scores, values))
         if scores.ndim != 1 or values.ndim != 2 or len(scores) != len(values) or 0 in values.shape:
@@ -63,8 +66,15 @@ class OnlineSoftmax:
             raise ValueError(f"{len(words)} words for {len(scores)} keys: give one each.")
         if np.isnan(scores).any() or np.isposinf(scores).any() or not np.isfinite(values).all():
             raise ValueError("scores must be finite, or -inf where masked, and values finite.")
-        if not 1 <= tile <= len(scores):
-            raise ValueError(f"tile {tile} must be at least 1 and at most the {len(scores)} keys.")
+        if np.abs(scores[np.isfinite(scores)]).max(initial=0) > LARGEST_SCORE:
+            raise ValueError(f"scores must be at most {LARGEST_SCORE:,.0f} in size, or -inf where masked.")
+        if np.abs(values).max() > LARGEST_VALUE:
+            raise ValueError(f"values must be at most {LARGEST_VALUE:g} in size.")
+        tile = min(4, len(scores)) if tile is None else tile
+        if not _is_whole(tile) or not 1 <= tile <= len(scores):
+            raise ValueError(
+                f"tile {tile!r} must be a whole number, at least 1 and at most the {len(scores)} keys."
+            )
         if mode not in (TILES, PARTS) or order not in ORDERS:
             raise ValueError(f"mode is {TILES!r} or {PARTS!r}, order one of {', '.join(ORDERS)}.")
         place = np.arange(len(scores))
@@ -73,8 +83,8 @@ class OnlineSoftmax:
         self.words = [str(words[i]) for i in place]
         self.places = place.tolist()  # where each key stood in the text
         self.scores, self.values = scores[place], values[place]
-        self.tile, self.mode, self.order = tile, mode, order
-        self.starts = list(range(0, len(scores), tile))
+        self.tile, self.mode, self.order = int(tile), mode, order
+        self.starts = list(range(0, len(scores), self.tile))
         self.exact, self.log_sum = _whole(self.scores, self.values)
 
     @property
@@ -88,8 +98,8 @@ class OnlineSoftmax:
 
     def frame(self, step: int) -> Frame:
         """Return a step. Raises ValueError for one that does not exist."""
-        if not 0 <= step <= self.last_step:
-            raise ValueError(f"step {step} is not one of 0 to {self.last_step}.")
+        if not _is_whole(step) or not 0 <= step <= self.last_step:
+            raise ValueError(f"step {step!r} is not one of 0 to {self.last_step}.")
         return self._in_parts(step) if self.mode == PARTS else self._in_tiles(step)
 
     def error(self, frame: Frame) -> float:
@@ -138,6 +148,10 @@ class OnlineSoftmax:
             start, end, total, high = 0, self.num_keys, float(weights.sum()), base
         kept = tuple(log_sums), tuple(highs), shares
         return Frame(step, start, end, NOTHING, high, 0.0, total, weights, out, *kept)
+
+
+def _is_whole(x) -> bool:
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 
 def _whole(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, float]:

@@ -129,6 +129,7 @@ EXTREMES = {
     "masked behind": [1.0, 2, 3, 4] + [-np.inf] * 5,
     "masked between": [1.0, 2] + [-np.inf] * 6 + [4],
     "all masked": [-np.inf] * 9,
+    "as large as may be": [1e6, -1e6, 0, 1e6, -1e6, 3, 2, 1, -np.inf],
 }
 
 
@@ -167,6 +168,30 @@ def test_one_key_and_as_many_as_there_is_room_for():
     assert "and 56 more" in many.status.value and len(many.picture.now) == 8
     with pytest.raises(ValueError, match="65 keys are more than the 64"):
         OnlineSoftmaxPanel(["word"] * 65, np.zeros(65), np.zeros((65, 2)))
+
+
+@pytest.mark.parametrize(("count", "tile"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 4)])
+def test_without_a_tile_four_keys_come_at_a_time_or_all_of_fewer(count, tile):
+    for mode in (TILES, PARTS):
+        panel = OnlineSoftmaxPanel(WORDS[:count], SCORES[:count], VALUES[:count], mode=mode)
+        assert panel.tile.value == panel.softmax.tile == tile
+        panel.slider.value = panel.slider.max
+        assert "equals the exact answer" in panel.status.value
+
+
+def test_numpys_whole_numbers_are_whole_numbers():
+    panel = OnlineSoftmaxPanel(WORDS, SCORES, VALUES, tile=np.int64(2), step=np.int32(3))
+    assert panel.status.value == OnlineSoftmaxPanel(WORDS, SCORES, VALUES, tile=2, step=3).status.value
+
+
+@pytest.mark.parametrize("scale", [1e100, 1e-300])
+def test_values_of_any_size_that_is_taken_are_drawn(scale):
+    panel = OnlineSoftmaxPanel(WORDS, SCORES, VALUES / np.abs(VALUES).max() * scale)
+    for mode in (TILES, PARTS):
+        panel.mode.value = mode
+        panel.slider.value = panel.slider.max
+        assert "equals the exact answer" in panel.status.value
+        assert bytes(panel.image.value).startswith(b"\x89PNG")
 
 
 def test_no_text_leaves_the_picture_or_covers_another(panel):
@@ -213,7 +238,9 @@ def test_an_error_is_shown_and_the_panel_goes_on(panel, monkeypatch):
     [
         ({"tile": 0}, "tile 0"),
         ({"tile": 10}, "at most the 9 keys"),
+        *(({"tile": tile}, "whole number") for tile in (True, 1.5, 2.0, "2", [2], np.nan)),
         ({"step": 4}, "step 4"),
+        *(({"step": step}, "step") for step in (-1, True, 1.5, 2.0, "2", None, np.nan)),
         ({"mode": "whole"}, "mode is"),
         ({"words": ["one"]}, "1 words for 9 keys"),
         ({"scores": np.zeros((9, 1))}, "must be"),
@@ -221,6 +248,10 @@ def test_an_error_is_shown_and_the_panel_goes_on(panel, monkeypatch):
         ({"scores": np.full(9, np.nan)}, "finite"),
         ({"scores": np.full(9, np.inf)}, "finite"),
         ({"values": VALUES * np.nan}, "finite"),
+        ({"scores": SCORES * (1e308 / 3.5)}, "scores must be at most 1,000,000"),
+        ({"scores": np.full(9, -1e308)}, "scores must be at most 1,000,000"),
+        ({"scores": np.full(9, 1.1e6)}, "scores must be at most 1,000,000"),
+        ({"values": VALUES * 1e200}, "values must be at most 1e.100"),
     ],
 )
 def test_refuses_what_does_not_belong_together(change, words):
