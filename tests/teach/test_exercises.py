@@ -1,5 +1,7 @@
 """Every exercise: the solution passes, each mistake gets its own words, and nothing raises."""
 
+import re
+
 import pytest
 
 from kvlib.teach import exercise, solution_source
@@ -39,6 +41,17 @@ def test_the_longest_context_names_the_numbers_of_the_case_that_failed():
     verdict = task.check(lambda free, weights, per_token: free / per_token)
     for given in ("free_bytes=1,000", "weight_bytes=400", "bytes_per_token=100", "it gives 10.0"):
         assert given in verdict.message
+
+
+@EVERY
+def test_a_card_shows_what_its_writer_meant(task):
+    """A card knows paragraphs, one-line bullets that end them, and code between backticks: no more."""
+    for block in re.split(r"\n\s*\n", task.task.strip()):
+        lines = block.strip().splitlines()
+        bullets = [line.startswith("- ") for line in lines]
+        assert bullets == sorted(bullets), f"a line after a bullet joins the words before it: {lines}"
+    prose = re.sub(r"`[^`]*`", "", task.task)
+    assert not re.search(r"(?<!\w)\*\w[\w ]*\*(?!\w)", prose), "emphasis would show its marks"
 
 
 @EVERY

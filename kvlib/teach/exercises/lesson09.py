@@ -98,8 +98,8 @@ KEEP = Exercise(
 n tokens have been appended, positions 0 to n - 1. The window is W and counts the token itself;
 the first S tokens, the sinks, stay for ever.
 
-Return the list of positions, counting up, whose rows the *next* token, at position n, will still
-read. Every other row may go.""",
+Return the list of positions, counting up, whose rows the token that comes next, at position n,
+will still read. Every other row may go.""",
     hints=(
         "The next token stands at position n. Which positions are fewer than W away from it?",
         "j is in the window where n - j < W. Position n itself is not in the cache yet.",
@@ -138,6 +138,9 @@ def _check_bits(candidate) -> Verdict:
             return not_yet(f"return a number of bits; {case}")
         if abs(given - bits_per_number(bits, group, w)) < 1e-9:
             continue
+        right = bits_per_number(bits, group, w)
+        if right % 1 and given in (int(right), int(right) + 1):  # whole answers passed until here
+            return not_yet(f"do not round: it may be a fraction; {case}")
         for wrong, meaning in (
             (bits, "that is the code alone; somebody has to keep scale and zero"),
             (bits + w / group, "a group keeps two numbers, its scale and its zero"),
@@ -168,7 +171,8 @@ BITS = Exercise(
 `group` numbers share one scale and one zero, which are kept in `w` bits each. Every number has a
 code of `bits` bits.
 
-Return how many bits a number takes in all, its share of scale and zero included.""",
+Return how many bits a number takes in all, its share of scale and zero included. Do not round: it
+may be a fraction.""",
     hints=(
         "Count the bits of a whole group first: codes, one scale, one zero.",
         "A group takes group x bits + 2 x w bits.",
@@ -184,6 +188,7 @@ Return how many bits a number takes in all, its share of scale and zero included
         "the whole group": _bits_source("bits * group + 2 * w"),
         "bytes": _bits_source("bits + 2 * w / 8 / group"),
         "turned over": _bits_source("bits + 2 * group / w"),
+        "rounded": _bits_source("round(bits + 2 * w / group)"),
         "a ratio": _bits_source("16 / (bits + 2 * w / group)"),
     },
 )
@@ -202,7 +207,7 @@ def _check_latent(candidate) -> Verdict:
         given = candidate(L, H, D, latent, rope, T, b)
         case = f"with L={L}, H={H}, D={D}, latent={latent}, rope={rope}, T={T}, b={b} it gives {show(given)}"
         if not isinstance(given, tuple | list) or len(given) != 2:
-            return not_yet(f"return two numbers, (latent, expanded); {case}")
+            return not_yet(f"return two numbers, (kept, expanded); {case}")
         if any(isinstance(n, bool) or not isinstance(n, int) for n in given):
             return not_yet(f"bytes are whole numbers, as int; {case}")
         small, large = given
@@ -215,7 +220,7 @@ def _check_latent(candidate) -> Verdict:
                 tokens * H * (latent + rope): "one row serves all heads, so H does not appear",
                 tokens * (2 * latent + rope): "the latent is kept once: it is key and value",
             }.get(small, "a token keeps one latent and one rotary key in each layer")
-            return not_yet(f"`latent`: {meaning}; {case}")
+            return not_yet(f"`kept`: {meaning}; {case}")
         if large != tokens * H * (D + rope + D):
             meaning = {
                 tokens * H * 2 * D: "each head's key is D numbers and the rotary ones behind them",
@@ -250,8 +255,7 @@ LATENT = Exercise(
 A model of L layers and H heads keeps, of each token and layer, one latent of `latent` numbers and
 one rotary key of `rope` numbers, b bytes a number. For T tokens, count the bytes
 - `kept`: of the latent cache
-- `expanded`: if each head kept its own key, D numbers and the rotary ones behind them, and its
-  own value of D numbers""",
+- `expanded`: if each head kept its own key (D numbers, the rotary ones behind) and value (D numbers)""",
     hints=(
         "`kept`: how many numbers stand in one row, and how many rows are there in all?",
         "A row is latent + rope numbers. It is the key, and its first part is the value.",

@@ -71,10 +71,11 @@ QUESTIONS = (
                 "Only at full rank, and then nothing is saved. A smaller rank drops a part of the keys.",
             ),
             Option(
-                "No: rotary positions stand between the two steps, and the rank was never trained to be "
-                "small.",
-                "The rotation of each position cannot be absorbed, which is why MLA keeps a separate rotary "
-                "key. MLA models are trained with their latent from the start, or trained on for long.",
+                "Not for free: what the rank drops is lost, and rotary positions still stand between the two "
+                "steps.",
+                "Well chosen directions lose less, but something. And the rotation of each position cannot "
+                "be absorbed, which is why MLA keeps a separate rotary key. MLA models are trained with "
+                "their latent from the start, or trained on for long after a conversion.",
             ),
             Option(
                 "Yes, if the latent is quantised too.",
