@@ -26,6 +26,8 @@ CSS = f"""<style>
   color: var(--jp-layout-color1, #fff); font-weight: 600; box-shadow: none; }}
 .kvlib-softmax .jupyter-button:focus-visible, .kvlib-softmax select:focus-visible {{
   outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }}
+[data-jp-theme-light="false"] .kvlib-softmax .kvlib-figure {{
+  filter: invert(0.9) hue-rotate(180deg); }}
 .kvlib-softmax [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 4.4em;
   max-width: {WIDTH}px; color: var(--jp-content-font-color1, inherit); white-space: normal; }}
 </style>"""

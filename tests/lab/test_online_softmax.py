@@ -211,6 +211,37 @@ def test_no_text_leaves_the_picture_or_covers_another(panel):
                         assert not box.overlaps(other), (text, other_text)
 
 
+@pytest.mark.parametrize("count", [11, 24])
+@pytest.mark.parametrize("shift", [-12.345, 0.0, 123.0])
+def test_log_sums_and_shares_of_many_small_parts_keep_apart(count, shift):
+    random = np.random.default_rng(3)
+    scores, values = random.normal(size=count) * 2 + shift, random.normal(size=(count, 4))
+    panel = OnlineSoftmaxPanel(["word"] * count, scores, values, tile=1, mode=PARTS)
+    renderer = panel.picture.figure.canvas.get_renderer()
+    for tile in (1, 2, 4):
+        panel.tile.value = tile
+        for step in (panel.slider.max - 1, panel.slider.max):
+            panel.slider.value = step
+            shown = [t for t in panel.picture.part_names if t.get_text()]
+            boxes = [t.get_window_extent(renderer) for t in shown]
+            assert boxes and boxes[-1].x1 < panel.picture.answer.get_window_extent(renderer).x0
+            assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:]))
+            assert "above:" in panel.picture.titles[panel.picture.kept].get_text()
+
+
+def test_a_negative_number_behind_a_minus_stands_in_brackets():
+    panel = OnlineSoftmaxPanel(WORDS, SCORES - 5, VALUES, step=2)
+    assert "exp(−3 − (−1.5)) = " in panel.status.value
+    panel.mode.value = PARTS
+    panel.slider.value = panel.slider.max
+    assert f"its log-sum − ({number(panel.softmax.log_sum)})" in panel.status.value
+
+
+def test_the_picture_turns_dark_with_the_theme(panel):
+    sheet = panel.children[0].value
+    assert '[data-jp-theme-light="false"] .kvlib-softmax .kvlib-figure' in sheet and "invert(0.9)" in sheet
+
+
 def test_the_saved_form_is_the_same_each_time(panel):
     first, second = (panel._repr_mimebundle_() for _ in range(2))
     data = first[0] if isinstance(first, tuple) else first
