@@ -222,7 +222,7 @@ class SmallerPanel(PicturePanel):
         whole = self._held(Choice())
         said = f"{choice.name()}: {style.format_bytes(held)} held after {len(self.tokens) - 1:,} tokens"
         if choice.kind != FULL:
-            said += f", {_compared(held, whole)} the full cache"
+            said += f", {_compared(held, whole)} the full cache in {self._precision()}"
         if mine is None:
             return f"{said}. Its perplexity is not measured yet: press Measure."
         said += f". Perplexity {mine.value:.2f}"
@@ -234,7 +234,7 @@ class SmallerPanel(PicturePanel):
         choice, full, mine = self.choice(), self.found.get(Choice()), self.found.get(self.choice())
         if choice.kind == FULL:
             return "The full cache loses nothing: the others are compared with it"
-        holds = f"{choice.name()} holds {_compared(self._held(choice), self._held(Choice()))} the full cache"
+        holds = f"{choice.name()} holds {self._beside()}"
         if mine is None or full is None:
             return f"{holds}; what it loses is not measured yet"
         more = mine.value / full.value - 1
@@ -242,6 +242,13 @@ class SmallerPanel(PicturePanel):
             f"rises by {more:.1%}" if more >= 0.0005 else f"falls by {-more:.1%}" if more <= -0.0005 else ""
         )
         return f"{holds}, and perplexity {change or 'stays the same'}"
+
+    def _beside(self) -> str:
+        compared = _compared(self._held(self.choice()), self._held(Choice()))
+        return f"{compared} the full cache in {self._precision()}"
+
+    def _precision(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
 
     def _held(self, choice: Choice) -> int:
         if choice not in self._bytes:

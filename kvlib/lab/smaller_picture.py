@@ -15,6 +15,8 @@ from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, smoothed
 from kvlib.perplexity import Perplexity
 
 WIDTH, HEIGHT = 1032, 400
+MOST_LABELS = 24
+LABEL_HEIGHT = 11  # pixels
 COLORS = {FULL: style.INK, QUANTISED: "#6D4AA3", WINDOW: "#A02C3A", "sinks": "#7A5A00"}
 MARKERS = {FULL: "o", QUANTISED: "s", WINDOW: "^", "sinks": "D"}
 NAMES = {FULL: "full", QUANTISED: "quantised", WINDOW: "window alone", "sinks": "window with sinks"}
@@ -47,6 +49,11 @@ class SmallerPicture:
             (self.chosen,) = self.left.plot([], [], linestyle="", markersize=12, zorder=5)
             self.chosen_name = self.left.annotate("", (1, 1), (9, 8), textcoords="offset points", zorder=6)
             (self.held,) = self.left.plot([], [], linestyle=style.FLOOR_LINE, linewidth=1.2, zorder=1)
+            self.held_name = self.left.text(0, 0, "", fontsize=8.5, va="top")
+            self.labels = [
+                self.left.annotate("", (1, 1), (7, 0), textcoords="offset points", fontsize=8, va="center")
+                for _ in range(MOST_LABELS)
+            ]
             self.others = [
                 self.right.plot([], [], linewidth=1, alpha=0.45, color=style.MUTED)[0] for _ in range(8)
             ]
@@ -84,7 +91,11 @@ class SmallerPicture:
         self.chosen.set(color=color, marker=MARKERS[choice.family])
         self.held.set_data([nbytes / 1e6] * 2, self.left.get_ylim())
         self.held.set_color(color)
+        left = nbytes > np.prod(self.left.get_xlim()) ** 0.5 * 1e6  # on the side with room
+        self.held_name.set(x=nbytes / 1e6, y=self.left.get_ylim()[1], color=color,
+                           text=" bytes held by the choice ", ha="right" if left else "left")  # fmt: skip
         self._name(choice, mine, nbytes, color)
+        self._label_others(choice, found)
         self._losses(choice, found, full, mine, color)
         self.title.set_text(title)
         self.figure.canvas.draw()
@@ -105,6 +116,21 @@ class SmallerPicture:
             text=choice.name(),
             ha="left" if right else "right", color=color, fontweight="bold" if mine else "normal",
         )  # fmt: skip
+
+    def _label_others(self, choice: Choice, found: Mapping[Choice, Perplexity]) -> None:
+        """Write small at each other point what it is; none where it would cover one or the choice."""
+        taken = [self.left.transData.transform(self.chosen_name.xy)] if choice in found else []
+        placed = {}
+        for other, was in found.items():
+            at = self.left.transData.transform((was.cache_bytes / 1e6, was.value))
+            if other != choice and all(_apart(at, place) for place in taken):
+                taken.append(at)
+                placed[other] = was.cache_bytes / 1e6, was.value
+        for artist in self.labels:
+            artist.set_text("")
+        for artist, (other, at) in zip(self.labels, placed.items()):
+            artist.xy = at
+            artist.set(text=_short(other), color=COLORS[other.family])
 
     def _losses(
         self, choice: Choice, found, full: Perplexity | None, mine: Perplexity | None, color: str
@@ -137,3 +163,15 @@ class SmallerPicture:
     def image(self):
         """Return the pixels as an RGB image."""
         return style.image_of(self.figure)
+
+
+def _apart(one, other) -> bool:
+    """Say whether a small label at each of two places, in pixels, would leave the other to be read."""
+    return abs(one[1] - other[1]) >= LABEL_HEIGHT or abs(one[0] - other[0]) >= 5 * LABEL_HEIGHT
+
+
+def _short(choice: Choice) -> str:
+    """Return a choice in very few characters: int4, 128 or 128 + 4."""
+    if choice.kind == WINDOW:
+        return f"{choice.window} + {choice.sinks}" if choice.sinks else f"{choice.window}"
+    return f"int{choice.bits}" if choice.kind == QUANTISED else "full"
