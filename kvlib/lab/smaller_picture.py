@@ -120,10 +120,12 @@ class SmallerPicture:
     def _label_others(self, choice: Choice, found: Mapping[Choice, Perplexity]) -> None:
         """Write small at each other point what it is; none where it would cover one or the choice."""
         taken = [self.left.transData.transform(self.chosen_name.xy)] if choice in found else []
-        placed = {}
+        placed, name = {}, self.chosen_name.get_window_extent(self.figure.canvas.get_renderer())
         for other, was in found.items():
             at = self.left.transData.transform((was.cache_bytes / 1e6, was.value))
-            if other != choice and all(_apart(at, place) for place in taken):
+            ends = ((at[0] + right, at[1] + up) for right in (0, 40) for up in (-5, 5))
+            free = not any(name.contains(*end) for end in ends)
+            if other != choice and free and all(_apart(at, place) for place in taken):
                 taken.append(at)
                 placed[other] = was.cache_bytes / 1e6, was.value
         for artist in self.labels:
