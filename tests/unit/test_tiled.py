@@ -51,7 +51,7 @@ def test_some_check_rejects_the_mutant(mutant):
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_check_rejects_some_mutant(check):
-    assert any(rejection(check, mutant) for mutant in MUTANTS)
+    assert any(rejection(check, mutant) for mutant in reversed(MUTANTS))  # the rare ones first
 
 
 # ---- In the place of kvlib's own attention
