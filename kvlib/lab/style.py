@@ -119,7 +119,7 @@ def format_tokens(count: int) -> str:
 
 def format_ratio(ratio: float) -> str:
     """Return a ratio as text: 1.3, 12, 140."""
-    return _three_digits(ratio) if ratio >= 100 else f"{ratio:.2g}"
+    return _three_digits(ratio) if ratio >= 99.5 else f"{ratio:.2g}"
 
 
 def _three_digits(value: float) -> str:
