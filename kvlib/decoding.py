@@ -21,7 +21,7 @@ from torch import Tensor
 from kvlib import native
 from kvlib.caches import StaticKVCache
 from kvlib.caches.rollback import unchanged_on_failure
-from kvlib.fixed_step import FixedShapeStep, LayerWeights, layer_step, logits_of
+from kvlib.fixed_step import FixedShapeStep, LayerWeights, layer_step
 from kvlib.model import Model
 from kvlib.native.step import NativeStep, misfit
 
@@ -202,7 +202,7 @@ class Compiled(OnBuffers):
             for view in (k, v):
                 torch._dynamo.maybe_mark_dynamic(view, 2)  # one program for every length
             x = layer(x, weights, k, v, turn, eps)
-        return logits_of(self.model, x)
+        return self.model._logits(x)
 
 
 class Native(OnBuffers):

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvlib.model import Layer, Model, project
+from kvlib.model import Layer, Model
 from kvlib.rotary import rotate
 
 ROWS_AT_ONCE = 8  # of a weight, so that its reading is that many streams of addresses
@@ -58,7 +58,7 @@ def layer_step(
     """
     batch_size, num_kv_heads, _, head_dim = k.shape
     num_heads = weights.out.shape[1] // head_dim
-    qkv = product(rms_norm(x, weights.attention_norm, eps), weights.qkv)
+    qkv = product(F.rms_norm(x, x.shape[-1:], weights.attention_norm, eps), weights.qkv)
     qkv = qkv.view(batch_size, num_heads + 2 * num_kv_heads, 1, head_dim)
     turned = rotate(qkv[:, : num_heads + num_kv_heads], turn)
     k_new, v_new = turned[:, num_heads:], qkv[:, num_heads + num_kv_heads :]  # (B, KV, 1, D)
@@ -71,14 +71,9 @@ def layer_step(
     q = turned[:, :num_heads].reshape(batch_size, num_kv_heads, -1, head_dim)  # (B, KV, G, D)
     attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     x = x + product(attended.reshape(batch_size, -1), weights.out)
-    gate_up = product(rms_norm(x, weights.mlp_norm, eps), weights.gate_up)
+    gate_up = product(F.rms_norm(x, x.shape[-1:], weights.mlp_norm, eps), weights.gate_up)
     gate, up = gate_up.chunk(2, dim=-1)  # each (B, M)
     return x + product(F.silu(gate) * up, weights.down)
-
-
-def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """Scale each row of x (B, C) to unit root mean square, then by `gain` (C,)."""
-    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps) * gain
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
@@ -91,12 +86,6 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)
     parts = weight.view(ROWS_AT_ONCE, -1, weight.shape[1]).unbind()  # each (out / 8, in)
     return torch.cat([(part * x).sum(dim=-1) for part in parts]).view(1, -1)
-
-
-def logits_of(model: Model, x: Tensor) -> Tensor:
-    """Map what the last layer gives, x (B, C), to logits (B, V)."""
-    x = model.norm(x)
-    return project(x, model.embedding) if model.config.tie_embeddings else model.head(x)
 
 
 class FixedShapeStep:
@@ -129,4 +118,4 @@ class FixedShapeStep:
         eps = self.model.config.norm_eps
         for weights, (k, v) in zip(self.weights, self.buffers, strict=True):
             x = layer_step(x, weights, k[:, :, :num_keys], v[:, :, :num_keys], turn, eps, self.place, mask)
-        return logits_of(self.model, x)
+        return self.model._logits(x)

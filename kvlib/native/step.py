@@ -50,12 +50,14 @@ def misfit(model: Model, batch_size: int) -> str | None:
 
 
 class NativeStep:
-    """Decode one token of one sequence by a single C call, over static caches that hold a prompt."""
+    """Decode one token of one sequence by a single C call, over static caches that hold a prompt.
+
+    It knows addresses only: whoever calls it keeps weights and buffers alive and where they are.
+    """
 
     def __init__(self, model: Model, caches: list[StaticKVCache]) -> None:
         config = model.config
         self.model, self.config = model, config
-        self._held = [cache.buffers for cache in caches], [x.data for x in model.parameters()]  # alive
         self._shape = _Shape(
             config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim,
             config.hidden_size, config.intermediate_size, config.vocab_size, config.norm_eps,
