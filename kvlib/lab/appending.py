@@ -7,7 +7,7 @@ import ipywidgets as widgets
 from kvlib.lab.appending_picture import HEIGHT, WIDTH, AppendingPicture
 from kvlib.lab.appending_steps import Appending, Frame
 from kvlib.lab.checks import one_of, whole_between
-from kvlib.lab.panel import PicturePanel
+from kvlib.lab.panel import SteppedPanel
 
 ROOMS = 12, 24, 48
 CSS = f"""<style>
@@ -23,18 +23,19 @@ CSS = f"""<style>
 </style>"""
 
 
-class AppendingPanel(PicturePanel):
+class AppendingPanel(SteppedPanel):
     """Step through room + 1 tokens; `kvlib`'s two caches append each, and every byte is counted.
 
     `room` is the buffer's max_seq_len, one of 12, 24 and 48, `step` the token it opens with. The bytes
     are those of one layer of SmolLM2 in float32. Raises ValueError for a room or step it does not have.
     """
 
+    BEFORE, BEHIND = "There is nothing before it.", "That was the last token."
+
     def __init__(self, room: int = 24, step: int = 9):
         room = one_of("room", room, ROOMS)
         step = whole_between("step", step, 0, room + 1)
         self._made: dict[int, tuple[Appending, AppendingPicture]] = {}
-        self._quiet = False
         self._take(room)
         self.slider = widgets.IntSlider(
             value=step, min=0, max=self.run.last_step, description="Token", continuous_update=True,
@@ -64,11 +65,15 @@ class AppendingPanel(PicturePanel):
         """Return what the panel shows now."""
         return self.run.frames[self.slider.value]
 
+    def sentence(self) -> str:
+        """Return what the panel shows now, in words."""
+        return self.run.sentence(self.frame())
+
     def summary(self) -> str:
         """Return the panel in words, the same on every run."""
         return (
             f"Two caches append, a buffer of {self.run.room} slots beside torch.cat. "
-            f"{self.run.sentence(self.frame())} "
+            f"{self.sentence()} "
             "Run this cell to step through it with Previous, Next or the slider."
         )
 
@@ -81,34 +86,12 @@ class AppendingPanel(PicturePanel):
 
     def _new_room(self) -> None:
         """Take another buffer; the token stays, as far as there are that many."""
-        self._quiet = True
-        try:
-            self._take(self.room.value)
-            self.slider.value = min(self.slider.value, self.run.last_step)
-            self.slider.max = self.run.last_step
-        finally:
-            self._quiet = False
-        self._show()
-
-    def _move(self, by: int) -> None:
-        """Go on or back; at either end stay, so that a button keeps the keyboard's focus."""
-        goal = self.slider.value + by
-        if 0 <= goal <= self.slider.max:
-            self.slider.value = goal
-        else:
-            end = "There is nothing before it." if by < 0 else "That was the last token."
-            self._write(f"{self.run.sentence(self.frame())} {end}")
+        self._take(self.room.value)
+        self._end_at(self.run.last_step)
 
     def _show(self) -> None:
         if self._quiet:
             return
-        frame = self.frame()
-        self.picture.update(frame)
+        self.picture.update(self.frame())
         self.image.value = self.picture.png()
-        self._write(self.run.sentence(frame))
-
-    def _guarded(self, action) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._write(f"This panel failed with {type(error).__name__}: {error}. Run its cell again.")
+        self._write(self.sentence())

@@ -195,13 +195,6 @@ class CrossoverPanel(PicturePanel):
         self.image.value = self.picture.png()
         self._write(f"{step.sentence(case, context, batch, found)} {more}".strip())
 
-    def _guarded(self, action) -> None:
-        try:
-            action()
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            self._write(f"{said} The panel still works: change a control.")
-
 
 def presets_shown() -> list[str]:
     """Return the presets whose weights read do not depend on the batch, with KV heads to choose."""

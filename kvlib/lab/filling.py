@@ -9,7 +9,7 @@ import ipywidgets as widgets
 from kvlib.lab import style
 from kvlib.lab.filling_picture import HEIGHT, WIDTH, FillingPicture
 from kvlib.lab.filling_steps import Filling, Frame
-from kvlib.lab.panel import PicturePanel
+from kvlib.lab.panel import SteppedPanel
 from kvlib.lab.watching import watch_attention
 
 CSS = f"""<style>
@@ -23,7 +23,7 @@ CSS = f"""<style>
 </style>"""
 
 
-class FillingPanel(PicturePanel):
+class FillingPanel(SteppedPanel):
     """Show word, query, K, V, weights and output of every step, one step at a time.
 
     `words` are the T words or tokens of a text; `q`, `k`, `v` its arrays (T, D), or (L, T, D) for
@@ -33,6 +33,8 @@ class FillingPanel(PicturePanel):
     empty cache; `step` and `layer` (from 0) are where it opens. Raises ValueError for shapes that
     do not belong together. `FillingPanel.of_model` takes the arrays from a real model.
     """
+
+    BEFORE, BEHIND = "This is the empty cache.", "That was the last token."
 
     def __init__(
         self, words: Sequence[str], q, k, v, *, prefill: int | Sequence[int] = 1, step: int = 1,
@@ -84,6 +86,10 @@ class FillingPanel(PicturePanel):
         """Return what the panel shows now."""
         return self.filling.frame(self.slider.value, self.layer.value)
 
+    def sentence(self) -> str:
+        """Return what the panel shows now, in words."""
+        return self.filling.sentence(self.frame())
+
     def summary(self) -> str:
         """Return the panel in words, the same on every run."""
         it = self.filling
@@ -91,27 +97,11 @@ class FillingPanel(PicturePanel):
         layers = f" in {it.num_layers} layers" if it.num_layers > 1 else ""
         return (
             f"The cache filling{layers}: a prompt of {prompt} tokens, then "
-            f"{it.num_tokens - prompt} one at a time. Shown is {it.sentence(self.frame())} "
+            f"{it.num_tokens - prompt} one at a time. Shown is {self.sentence()} "
             "Run this cell to step through it with Previous, Next or the slider."
         )
 
-    def _move(self, by: int) -> None:
-        """Go on or back; at either end stay, so that a button keeps the keyboard's focus."""
-        goal = self.slider.value + by
-        if 0 <= goal <= self.slider.max:
-            self.slider.value = goal
-        else:
-            end = "This is the empty cache." if by < 0 else "That was the last token."
-            self._write(f"{self.filling.sentence(self.frame())} {end}")
-
     def _show(self) -> None:
-        frame = self.frame()
-        self.picture.update(frame)
+        self.picture.update(self.frame())
         self.image.value = style.png(self.picture.image())
-        self._write(self.filling.sentence(frame))
-
-    def _guarded(self, action) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._write(f"This panel failed with {type(error).__name__}: {error}. Run its cell again.")
+        self._write(self.sentence())

@@ -249,15 +249,6 @@ class LiveLab(PicturePanel):
         said = (words.sentence(view), recorded_sentence(view), self._notice)
         return " ".join(text for text in said if text)
 
-    def _failed(self, error: Exception) -> None:
-        self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")
-
-    def _guarded(self, action) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._failed(error)
-
 
 def _points(setting: Setting, contexts, kinds) -> list[Setting]:
     return [replace(setting, kind=kind, context=c) for c in contexts for kind in kinds]

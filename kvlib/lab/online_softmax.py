@@ -11,7 +11,7 @@ from kvlib.lab import style
 from kvlib.lab.online_softmax_picture import HEIGHT, MOST_KEYS, WIDTH, OnlineSoftmaxPicture
 from kvlib.lab.online_softmax_steps import ORDERS, PARTS, TILES, Frame, OnlineSoftmax
 from kvlib.lab.online_softmax_words import sentence
-from kvlib.lab.panel import PicturePanel
+from kvlib.lab.panel import SteppedPanel
 from kvlib.lab.watching import watch_attention
 
 CSS = f"""<style>
@@ -33,7 +33,7 @@ CSS = f"""<style>
 </style>"""
 
 
-class OnlineSoftmaxPanel(PicturePanel):
+class OnlineSoftmaxPanel(SteppedPanel):
     """Show one query's scores, what is kept of them, and the answer so far beside the exact one.
 
     `words` name the T keys (at most 64), `scores` (T,) are the query's scaled scores, at most 1e6 in
@@ -54,7 +54,6 @@ class OnlineSoftmaxPanel(PicturePanel):
         self.softmax.frame(step)  # refuses what does not exist
         tile, step = self.softmax.tile, int(step)
         self._opened = self.softmax, step
-        self._quiet = False
         self.picture = OnlineSoftmaxPicture()
         self._make_controls(tile, mode, step)
         self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
@@ -113,6 +112,10 @@ class OnlineSoftmaxPanel(PicturePanel):
         """Return what the panel shows now."""
         return self.softmax.frame(self.slider.value)
 
+    def sentence(self) -> str:
+        """Return what the panel shows now, in words."""
+        return sentence(self.softmax, self.frame())
+
     def summary(self) -> str:
         """Return the panel in words, the same on every run."""
         it, step = self._opened
@@ -125,33 +128,11 @@ class OnlineSoftmaxPanel(PicturePanel):
     def _cut(self) -> None:
         """Cut the keys anew, keep the step where there is one, and draw once."""
         self.softmax = OnlineSoftmax(*self._given, self.tile.value, self.mode.value, self.order.value)
-        self._quiet = True
-        try:
-            self.slider.value = min(self.slider.value, self.softmax.last_step)
-            self.slider.max = self.softmax.last_step
-        finally:
-            self._quiet = False
-        self._show()
-
-    def _move(self, by: int) -> None:
-        """Go on or back; at either end stay, so that a button keeps the keyboard's focus."""
-        goal = self.slider.value + by
-        if 0 <= goal <= self.slider.max:
-            self.slider.value = goal
-        else:
-            end = "There is no step before this." if by < 0 else "That was the last step."
-            self._write(f"{sentence(self.softmax, self.frame())} {end}")
+        self._end_at(self.softmax.last_step)
 
     def _show(self) -> None:
         if self._quiet:
             return
-        frame = self.frame()
-        self.picture.update(self.softmax, frame)
+        self.picture.update(self.softmax, self.frame())
         self.image.value = style.png(self.picture.image())
-        self._write(sentence(self.softmax, frame))
-
-    def _guarded(self, action) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._write(f"This panel failed with {type(error).__name__}: {error}. Run its cell again.")
+        self._write(self.sentence())

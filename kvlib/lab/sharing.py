@@ -153,12 +153,6 @@ class SharingPanel(PicturePanel):
         self.image.value = self.picture.png()
         self._write(it.sentence())
 
-    def _guarded(self, action) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")
-
 
 def _choices(preset: ModelPreset) -> list[tuple[str, int]]:
     """Return the divisors of the query heads, most first, the ends named."""

@@ -267,15 +267,6 @@ class SmallerPanel(PicturePanel):
         """Show the panel, and behind its sentence what became of the last reading."""
         self._show(" ".join(self._notes))
 
-    def _failed(self, error: Exception) -> None:
-        self._write(f"{type(error).__name__}: {error} The panel still works: change a control.")
-
-    def _guarded(self, action) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._failed(error)
-
 
 def _compared(held: int, whole: int) -> str:
     """Return how many bytes are held beside the full cache's: a buffer for later rows may be larger."""
