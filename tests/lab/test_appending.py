@@ -6,6 +6,7 @@ from kvlib.lab.appending import ROOMS, AppendingPanel
 from kvlib.lab.appending_picture import FREE, FRESH, HEIGHT, WIDTH
 from kvlib.lab.appending_steps import Appending
 from kvlib.teach.exercises.lesson07 import cat_cost
+from tests.lab.stepping import saved_form, shows_an_error_and_goes_on
 
 ROW = 1536  # K and V of 3 heads of 64 numbers of 4 bytes
 
@@ -127,23 +128,12 @@ def test_every_step_draws_and_says_something_of_its_own(panel):
 
 
 def test_the_saved_form_is_the_same_each_time(panel):
-    first, second = (panel._repr_mimebundle_() for _ in range(2))
-    data = first[0] if isinstance(first, tuple) else first
-    again = second[0] if isinstance(second, tuple) else second
-    assert data["text/plain"] == again["text/plain"] and data["image/png"] == again["image/png"]
+    data = saved_form(panel)
     assert "a buffer of 12 slots beside torch.cat. Token 5." in data["text/plain"]
 
 
 def test_an_error_is_shown_and_the_panel_goes_on(panel, monkeypatch):
-    def fail(frame):
-        raise RuntimeError("no pixels")
-
-    monkeypatch.setattr(panel.picture, "update", fail)
-    panel.next.click()
-    assert "RuntimeError: no pixels" in panel.status.value
-    monkeypatch.undo()
-    panel.next.click()
-    assert "Token 7." in panel.status.value
+    shows_an_error_and_goes_on(panel, monkeypatch, "Token 7.")
 
 
 @pytest.mark.parametrize(("given", "words"), [({"room": 13}, "room 13 is not one of: 12, 24, 48"),

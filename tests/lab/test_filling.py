@@ -10,6 +10,7 @@ from kvlib.lab.filling import FillingPanel
 from kvlib.lab.filling_picture import FUTURE, GONE, HEIGHT, NEW, WIDTH, ZERO, _rgb
 from kvlib.lab.filling_steps import Filling, causal_weights
 from kvlib.teach.course_model import ByteTokenizer, random_model
+from tests.lab.stepping import saved_form, shows_an_error_and_goes_on
 
 WORDS = ["The", "cat", "sat", "on", "the", "mat"]
 
@@ -162,23 +163,12 @@ def test_weights_and_output_are_those_of_attention():
 
 
 def test_the_saved_form_is_the_same_each_time(panel):
-    first, second = (panel._repr_mimebundle_() for _ in range(2))
-    data = first[0] if isinstance(first, tuple) else first
-    again = second[0] if isinstance(second, tuple) else second
-    assert data["text/plain"] == again["text/plain"] and data["image/png"] == again["image/png"]
+    data = saved_form(panel)
     assert "a prompt of 3 tokens, then 3 one at a time" in data["text/plain"]
 
 
 def test_an_error_is_shown_and_the_panel_goes_on(panel, monkeypatch):
-    def fail(frame):
-        raise RuntimeError("no pixels")
-
-    monkeypatch.setattr(panel.picture, "update", fail)
-    panel.next.click()
-    assert "RuntimeError: no pixels" in panel.status.value
-    monkeypatch.undo()
-    panel.next.click()
-    assert "Step 3" in panel.status.value
+    shows_an_error_and_goes_on(panel, monkeypatch, "Step 3")
 
 
 @pytest.mark.parametrize(

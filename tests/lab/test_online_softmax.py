@@ -11,6 +11,7 @@ from kvlib.lab.online_softmax_steps import ORDERS, PARTS, TILES, OnlineSoftmax
 from kvlib.lab.online_softmax_words import number, sentence
 from kvlib.teach.course_model import ByteTokenizer, random_model
 from kvlib.tiled import attend_part
+from tests.lab.stepping import saved_form, shows_an_error_and_goes_on
 
 WORDS = ["The", "cat", "sat", "on", "the", "mat", "and", "slept", "there"]
 SCORES = np.array([0.5, 1.0, -1.0, 2.0, 3.5, 0.0, -2.0, 1.5, 0.2])
@@ -243,25 +244,14 @@ def test_the_picture_turns_dark_with_the_theme(panel):
 
 
 def test_the_saved_form_is_the_same_each_time(panel):
-    first, second = (panel._repr_mimebundle_() for _ in range(2))
-    data = first[0] if isinstance(first, tuple) else first
-    again = second[0] if isinstance(second, tuple) else second
-    assert data["text/plain"] == again["text/plain"] and data["image/png"] == again["image/png"]
+    data = saved_form(panel)
     assert "One query's softmax over 9 keys, tile by tile. Step 1 of 3" in data["text/plain"]
     panel.slider.value = 3
     assert panel.summary() == data["text/plain"]  # it tells of what it opened with
 
 
 def test_an_error_is_shown_and_the_panel_goes_on(panel, monkeypatch):
-    def fail(softmax, frame):
-        raise RuntimeError("no pixels")
-
-    monkeypatch.setattr(panel.picture, "update", fail)
-    panel.next.click()
-    assert "RuntimeError: no pixels" in panel.status.value
-    monkeypatch.undo()
-    panel.next.click()
-    assert "Step 3" in panel.status.value
+    shows_an_error_and_goes_on(panel, monkeypatch, "Step 3")
 
 
 @pytest.mark.parametrize(
