@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kvlib import KVCache, SlidingWindowKVCache, generate, load_checkpoint
+from tests.parity.norms import keep_float64
 from tests.parity.test_random_llamas import VOCAB, assert_same, disagreement, random_tokens, write_tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -64,14 +65,7 @@ def exact_norm_in_float64(monkeypatch):
     """Keep transformers' RMSNorm in float64 where the model is."""
     from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 
-    usual = MistralRMSNorm.forward
-
-    def forward(self, x):
-        if x.dtype != torch.float64:
-            return usual(self, x)
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-
-    monkeypatch.setattr(MistralRMSNorm, "forward", forward)
+    keep_float64(monkeypatch, MistralRMSNorm)
 
 
 def windows() -> SlidingWindowKVCache:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kvlib import KVCache, StaticKVCache, generate, load_checkpoint
+from tests.parity.norms import keep_float64
 
 transformers = pytest.importorskip("transformers")
 
@@ -103,16 +104,7 @@ def exact_norm_in_float64(monkeypatch):
     """Keep transformers' RMSNorm in float64 where the model is."""
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    usual = LlamaRMSNorm.forward
-
-    def forward(self, x):
-        if x.dtype != torch.float64:
-            return usual(self, x)
-        return (
-            self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-        )
-
-    monkeypatch.setattr(LlamaRMSNorm, "forward", forward)
+    keep_float64(monkeypatch, LlamaRMSNorm)
 
 
 def random_tokens(batch_size: int, length: int) -> Tensor:
