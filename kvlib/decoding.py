@@ -86,10 +86,9 @@ def decoder(
     reason = why_not(model, how, caches)
     if reason is None and how != "eager" and left_padding is not None and any(left_padding):
         reason = "Prompts of unequal lengths are masked, which only the eager step does."
-    if reason is not None:
+    if how == "eager" or reason is not None:
         return Decoder(model, caches, left_padding, reason)
-    kinds = {"eager": Decoder, "compiled": Compiled, "native": Native, "graphed": Graphed}
-    return kinds[how](model, caches, left_padding)
+    return {"compiled": Compiled, "native": Native, "graphed": Graphed}[how](model, caches)
 
 
 class Decoder:
@@ -116,7 +115,7 @@ class OnBuffers(Decoder):
     new decoder, and a ValueError says so.
     """
 
-    def __init__(self, model: Model, caches: Sequence[StaticKVCache], left_padding=None) -> None:
+    def __init__(self, model: Model, caches: Sequence[StaticKVCache]) -> None:
         super().__init__(model, caches)
         self.buffers = [cache.buffers for cache in caches]
         self._weights = [
@@ -172,7 +171,7 @@ class Compiled(OnBuffers):
 
     how = "compiled"
 
-    def __init__(self, model: Model, caches, left_padding=None) -> None:
+    def __init__(self, model: Model, caches: Sequence[StaticKVCache]) -> None:
         super().__init__(model, caches)
         self.weights = [LayerWeights.of(layer) for layer in model.layers]
         self.layer = torch.compile(layer_step, fullgraph=True)
@@ -210,7 +209,7 @@ class Native(OnBuffers):
 
     how = "native"
 
-    def __init__(self, model: Model, caches, left_padding=None) -> None:
+    def __init__(self, model: Model, caches: Sequence[StaticKVCache]) -> None:
         super().__init__(model, caches)
         self.step = NativeStep(model, caches)
 
@@ -223,7 +222,7 @@ class Graphed(OnBuffers):
 
     how = "graphed"
 
-    def __init__(self, model: Model, caches, left_padding=None) -> None:
+    def __init__(self, model: Model, caches: Sequence[StaticKVCache]) -> None:
         super().__init__(model, caches)
         self.room = caches[0].max_seq_len
         self.step = FixedShapeStep(model, self.buffers, model._turns_to(self.room))

@@ -19,6 +19,7 @@ from torch import Tensor
 from kvlib.caches import StaticKVCache
 from kvlib.caches.contract import positions_needed
 from kvlib.caches.rollback import unchanged_on_failure
+from kvlib.checks import check_whole
 from kvlib.decoding import decoder, why_not
 from kvlib.model import Model
 
@@ -47,7 +48,7 @@ def prefill(
     change nothing else. Whatever fails, also an interrupt, leaves the caches as long as they were.
     """
     if chunk_size is not None:
-        _whole("chunk_size", chunk_size, 1)
+        check_whole("chunk_size", chunk_size)
     if not isinstance(tokens, Tensor) or tokens.dim() != 2:
         raise ValueError("tokens must be an int64 tensor of shape (batch, new tokens)")
     if tokens.shape[1] == 0:
@@ -139,13 +140,13 @@ def _steps(
     model, prompts, max_new_tokens, cache, temperature, seed, chunk_size, decode
 ) -> Iterator:
     """Check everything now; return an iterator of (token of each sequence, seconds, rows cached)."""
-    _whole("max_new_tokens", max_new_tokens, 1)
+    check_whole("max_new_tokens", max_new_tokens)
     if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not (
         math.isfinite(temperature) and temperature >= 0
     ):  # fmt: skip
         raise ValueError(f"temperature must be a finite number of at least 0, not {temperature!r}")
     if chunk_size is not None:
-        _whole("chunk_size", chunk_size, 1)
+        check_whole("chunk_size", chunk_size)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise ValueError(f"seed must be a whole number or None, not {seed!r}")
     why_not(model, decode)  # a way that does not exist is refused before anything is computed
@@ -282,8 +283,3 @@ def _checked_stops(stop_ids) -> set[int]:
     if isinstance(stop_ids, (str, bytes)) or not isinstance(stop_ids, Iterable):
         raise ValueError(f"stop_ids is a list of token ids, not {stop_ids!r}")
     return set(stop_ids)
-
-
-def _whole(name: str, value, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvlib.attention import causal_mask
+from kvlib.checks import check_whole
 from kvlib.rotary import rotate
 
 
@@ -30,8 +31,7 @@ class LatentShape:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+            check_whole(name, value)
         if self.rope_dim % 2:
             raise ValueError(f"rope_dim {self.rope_dim} is odd; rotary positions turn pairs")
 

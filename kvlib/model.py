@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from kvlib.attention import attention_with_kv_cache, grouped_attention, padded_mask
 from kvlib.caches.contract import keeps_unrotated, positions_needed
 from kvlib.caches.rollback import unchanged_on_failure
+from kvlib.checks import check_whole
 from kvlib.rotary import attend_by_place, rotary_tables, rotate
 
 
@@ -46,9 +47,7 @@ class ModelConfig:
             "num_layers", "num_heads", "num_kv_heads", "head_dim", "hidden_size",
             "intermediate_size", "vocab_size", "max_seq_len",
         ):  # fmt: skip
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+            check_whole(name, getattr(self, name))
         for name in ("rope_theta", "norm_eps"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not 0 < value < math.inf:
@@ -247,7 +246,10 @@ class Model(nn.Module):
             return self._logits(x[:, -1:] if last_only else x)
 
     def _logits(self, x: Tensor) -> Tensor:
-        x = self.norm(x)
+        return self._head(self.norm(x))
+
+    def _head(self, x: Tensor) -> Tensor:
+        """Map normed rows (B, t, C) to logits (B, t, V)."""
         if self.config.tie_embeddings:
             return project(x, self.embedding)  # (B, t, C) @ (C, V)
         return self.head(x)

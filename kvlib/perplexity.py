@@ -17,8 +17,9 @@ from torch import Tensor
 
 from kvlib.caches import StaticKVCache
 from kvlib.caches.contract import positions_needed
+from kvlib.checks import check_whole
 from kvlib.generation import caches_from
-from kvlib.model import Model, project
+from kvlib.model import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +66,13 @@ def perplexity(
     `chunk_size` 1 is what decode sees. Logits are never held for more than a chunk. Raises
     ValueError, before anything is computed, for a text that is too short, too long or no list of tokens.
     """
-    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
-        raise ValueError(f"chunk_size must be a whole number of at least 1, not {chunk_size!r}")
+    check_whole("chunk_size", chunk_size)
     text = _checked_text(model, tokens)  # (1, T)
     read, targets = text[:, :-1], text[0, 1:]  # the last token is predicted, never read
     caches = _checked_caches(model, cache, read.shape[1])
     if caches is None:
         rows = _without_cache(model, read)
-        parts = (_head(model, x) for x in rows.split(chunk_size, dim=1))
+        parts = (model._head(x) for x in rows.split(chunk_size, dim=1))
     else:
         parts = (model(chunk, caches) for chunk in read.split(chunk_size, dim=1))
     nll = [_nll(logits[0], wanted) for logits, wanted in zip(parts, targets.split(chunk_size))]
@@ -103,11 +103,6 @@ def _without_cache(model: Model, read: Tensor) -> Tensor:
     finally:
         handle.remove()
     return kept[0]
-
-
-def _head(model: Model, rows: Tensor) -> Tensor:
-    """Return the logits of normed rows (1, t, C) -> (1, t, V)."""
-    return project(rows, model.embedding) if model.config.tie_embeddings else model.head(rows)
 
 
 def _checked_text(model: Model, tokens) -> Tensor:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from kvlib.attention import _check_mask, _group_size
+from kvlib.checks import check_whole
 
 TILE = 128  # keys, and queries, that are looked at together
 NOTHING = float("-inf")  # the log of an empty sum
@@ -38,7 +39,7 @@ def tiled_attention(
     """
     _group_size(q, k, v)
     _check_mask(mask, q, k)
-    _check_count("tile", tile)
+    check_whole("tile", tile)
     out, _ = _attend(q, k, v, mask, k.shape[2] - q.shape[2], tile)
     return out.to(q.dtype)
 
@@ -55,7 +56,7 @@ def attend_part(
     """
     _check_part(q, k, v)
     _check_mask(mask, q, k)
-    _check_count("tile", tile)
+    check_whole("tile", tile)
     return _attend(q, k, v, mask, None, tile)
 
 
@@ -88,8 +89,8 @@ def split_attention(
     """
     _group_size(q, k, v)
     _check_mask(mask, q, k)
-    _check_count("tile", tile)
-    _check_count("num_splits", num_splits)
+    check_whole("tile", tile)
+    check_whole("num_splits", num_splits)
     num_keys = k.shape[2]
     if mask is not None:
         mask = mask.expand(*mask.shape[:-1], num_keys)
@@ -204,8 +205,3 @@ def _check_parts(outs: list[Tensor], log_sums: list[Tensor]) -> None:
                 f"a part is {out.dtype} on {out.device}, the first {outs[0].dtype} on "
                 f"{outs[0].device}; all parts must share dtype and device"
             )
-
-
-def _check_count(name: str, count: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")

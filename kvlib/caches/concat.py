@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from kvlib.caches.contract import Cache, Rows
+from kvlib.caches.contract import Cache, Rows, own
 
 
 class KVCache(Cache):
@@ -28,7 +28,7 @@ class KVCache(Cache):
         """Append `k_new`, `v_new` (B, KV, t, D); return all rows so far, (B, KV, T, D)."""
         k_new, v_new = self._checked(k_new, v_new)
         if self._kv is None:
-            kv = _own(k_new), _own(v_new)
+            kv = own(k_new), own(v_new)
         else:
             k, v = self._kv
             kv = torch.cat([k, k_new], dim=2), torch.cat([v, v_new], dim=2)
@@ -45,7 +45,7 @@ class KVCache(Cache):
             self.reset()
         elif length < self.seq_len:
             k, v = self._kv
-            self._set((_own(k[:, :, :length]), _own(v[:, :, :length])))
+            self._set((own(k[:, :, :length]), own(v[:, :, :length])))
 
     def fork(self) -> Self:
         """Return an independent cache; the rows so far are shared, as no one writes to them."""
@@ -58,8 +58,3 @@ class KVCache(Cache):
 
     def _set(self, kv: tuple[Tensor, Tensor]) -> None:
         self._kv, self._rows, self._seq_len = kv, Rows.of(kv[0]), kv[0].shape[2]
-
-
-def _own(x: Tensor) -> Tensor:
-    """Copy rows out of whatever larger tensor they are a view of."""
-    return x.clone(memory_format=torch.contiguous_format)

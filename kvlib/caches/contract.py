@@ -14,6 +14,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from kvlib.pages import ask_for_large_pages
+
 
 class Rows(NamedTuple):
     """Say what the rows of one cache look like; every update must agree with it."""
@@ -151,6 +153,18 @@ class Cache(ABC):
         if not 0 <= length <= self.seq_len:
             raise ValueError(f"cannot crop to {length}: the cache holds {self.seq_len} tokens")
         return length
+
+
+def own(x: Tensor) -> Tensor:
+    """Copy rows out of whatever larger tensor they are a view of."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def empty_rows(like: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Make unwritten keys and values (B, KV, num_rows, D), of the shape, dtype and device of `like`."""
+    shape = *like.shape[:2], num_rows, like.shape[3]
+    k, v = (torch.empty(shape, dtype=like.dtype, device=like.device) for _ in range(2))
+    return ask_for_large_pages(k), ask_for_large_pages(v)
 
 
 def keeps_unrotated(cache) -> bool:

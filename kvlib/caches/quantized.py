@@ -8,7 +8,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from kvlib.caches.contract import Cache, Rows
+from kvlib.caches.contract import Cache, Rows, empty_rows, own
+from kvlib.checks import check_whole
 from kvlib.packing import check_bits
 from kvlib.quantization import Quantized, dequantize_into, error_bound, quantize
 
@@ -56,9 +57,8 @@ class QuantizedKVCache(Cache):
         self, bits: int = 8, *, group: int = 32, recent: int = 32, key_axis: str = "channel"
     ) -> None:
         check_bits(bits)
-        for name, value, least in (("group", group, 1), ("recent", recent, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        check_whole("group", group)
+        check_whole("recent", recent, 0)
         if bits == 4 and group % 2:
             raise ValueError(f"group is {group}; 4 bits are packed two tokens a byte, so make it even")
         if key_axis not in ("channel", "token"):
@@ -83,7 +83,7 @@ class QuantizedKVCache(Cache):
         if leave:
             made = self._quantized(*(x[:, :, start : start + leave] for x in rows))
             groups = made if groups is None else tuple(map(_joined, groups, made))
-        recent = tuple(_own(x[:, :, start + leave :]) for x in rows)
+        recent = tuple(own(x[:, :, start + leave :]) for x in rows)
         self._groups, self._recent, self._rows, self._seq_len = groups, recent, Rows.of(k_new), end
         return rows
 
@@ -100,11 +100,11 @@ class QuantizedKVCache(Cache):
             whole = min(length, self.quantized_len) // self.group  # groups that stay
             groups = _cut(self._groups, slice(0, whole)) if whole else None
             if length >= self.quantized_len:
-                recent = tuple(_own(x[:, :, : length - self.quantized_len]) for x in self._recent)
+                recent = tuple(own(x[:, :, : length - self.quantized_len]) for x in self._recent)
             else:
                 cut = _cut(self._groups, slice(whole, whole + 1))
                 rows = self._dequantized(cut, self._recent[0], self.group)
-                recent = tuple(_own(x[:, :, : length - whole * self.group]) for x in rows)
+                recent = tuple(own(x[:, :, : length - whole * self.group]) for x in rows)
             self._groups, self._recent, self._seq_len = groups, recent, length
 
     def fork(self) -> Self:
@@ -162,19 +162,13 @@ class QuantizedKVCache(Cache):
 
     def _dequantized(self, groups, like: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
         """Return new keys and values (B, KV, num_rows, D) whose first rows are those of `groups`."""
-        shape = *like.shape[:2], num_rows, like.shape[3]
-        k, v = (torch.empty(shape, dtype=like.dtype, device=like.device) for _ in range(2))
+        k, v = empty_rows(like, num_rows)
         if groups is not None:
             length = groups[0].codes.shape[2] * self.group
             old_k, old_v = (x[:, :, :length].unflatten(2, (-1, self.group)) for x in (k, v))
             dequantize_into(old_k, groups[0], self.bits).add_(groups[1].zero * 0)  # NaN if marked, else 0
             dequantize_into(old_v, groups[1], self.bits)
         return k, v
-
-
-def _own(x: Tensor) -> Tensor:
-    """Copy rows out of the larger tensor they are a view of."""
-    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _joined(old: Quantized, new: Quantized) -> Quantized:
@@ -184,4 +178,4 @@ def _joined(old: Quantized, new: Quantized) -> Quantized:
 
 def _cut(groups: tuple[Quantized, Quantized], some: slice) -> tuple[Quantized, Quantized]:
     """Return some of the groups, in memory of their own."""
-    return tuple(Quantized(*(_own(x[:, :, some]) for x in part)) for part in groups)
+    return tuple(Quantized(*(own(x[:, :, some]) for x in part)) for part in groups)

@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from kvlib.caches.contract import Cache, Rows
-from kvlib.pages import ask_for_large_pages
+from kvlib.caches.contract import Cache, Rows, empty_rows
+from kvlib.checks import check_whole
 
 
 class StaticKVCache(Cache):
@@ -22,8 +22,7 @@ class StaticKVCache(Cache):
     """
 
     def __init__(self, max_seq_len: int) -> None:
-        if isinstance(max_seq_len, bool) or not isinstance(max_seq_len, int) or max_seq_len < 1:
-            raise ValueError(f"max_seq_len must be a whole number of at least 1, not {max_seq_len!r}")
+        check_whole("max_seq_len", max_seq_len)
         super().__init__()
         self.max_seq_len = max_seq_len
         self._k: Tensor | None = None  # (B, KV, max_seq_len, D)
@@ -118,10 +117,5 @@ class StaticKVCache(Cache):
         self._seq_len += num_new
 
     def _allocate(self, like: Tensor) -> None:
-        batch_size, num_kv_heads, _, head_dim = like.shape
-        shape = batch_size, num_kv_heads, self.max_seq_len, head_dim
-        k, v = (
-            ask_for_large_pages(torch.empty(shape, dtype=like.dtype, device=like.device))
-            for _ in range(2)
-        )
-        self._k, self._v, self._rows = k, v, Rows.of(like)
+        self._k, self._v = empty_rows(like, self.max_seq_len)
+        self._rows = Rows.of(like)

@@ -8,7 +8,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from kvlib.caches.contract import Cache, Rows
+from kvlib.caches.contract import Cache, Rows, empty_rows
+from kvlib.checks import check_whole
 
 KEYS = "rotated", "unrotated"
 
@@ -74,9 +75,8 @@ class SlidingWindowKVCache(Cache):
     undoes = 1
 
     def __init__(self, window: int, *, sinks: int = 0, keys: str = "rotated") -> None:
-        for name, value, least in (("window", window, 1), ("sinks", sinks, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        check_whole("window", window)
+        check_whole("sinks", sinks, 0)
         if keys not in KEYS:
             raise ValueError(f'keys must be "rotated" or "unrotated", not {keys!r}')
         super().__init__()
@@ -245,7 +245,5 @@ class SlidingWindowKVCache(Cache):
             buffer[:, :, start:end] = new[:, :, : end - start]
 
     def _allocate(self, like: Tensor) -> None:
-        batch_size, num_kv_heads, _, head_dim = like.shape
-        shape = batch_size, num_kv_heads, 2 * (self.sinks + self.window), head_dim
-        k, v = (torch.empty(shape, dtype=like.dtype, device=like.device) for _ in range(2))
-        self._k, self._v, self._rows = k, v, Rows.of(like)
+        self._k, self._v = empty_rows(like, 2 * (self.sinks + self.window))
+        self._rows = Rows.of(like)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import ipywidgets as widgets
 
+from kvlib.checks import check_whole
 from kvlib.lab import style
 from kvlib.lab.panel import PicturePanel
 from kvlib.lab.smaller_picture import HEIGHT, WIDTH, SmallerPicture
@@ -59,8 +60,7 @@ class SmallerPanel(PicturePanel):
     ):  # fmt: skip
         if len(tokens) < 2:
             raise ValueError(f"a text of {len(tokens)} tokens predicts nothing; give at least 2")
-        if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
-            raise ValueError(f"chunk_size must be a whole number of at least 1, not {chunk_size!r}")
+        check_whole("chunk_size", chunk_size)
         choice = Choice() if choice is None else checked(choice)
         self.model, self.tokens, self.chunk_size = model, list(tokens), chunk_size
         given = dict(found or {})

@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 
 from kvlib.caches import quantized
-from kvlib.caches.quantized import QuantizedKVCache, _cut, _own
+from kvlib.caches.quantized import QuantizedKVCache, _cut, own
 from kvlib.packing import pack
 from kvlib.quantization import Quantized, dequantize_into, quantize
 from tests.caches.kinds import KINDS, Kind
@@ -266,7 +266,7 @@ class ReadsTheFirstGroupAfterACrop(QuantizedKVCache):
         super().crop(length)
         if cut:
             rows = self._dequantized(_cut(groups, slice(0, 1)), self._recent[0], self.group)
-            self._recent = tuple(_own(x[:, :, : old.shape[2]]) for x, old in zip(rows, self._recent))
+            self._recent = tuple(own(x[:, :, : old.shape[2]]) for x, old in zip(rows, self._recent))
 
 
 @mutant
@@ -404,7 +404,7 @@ class CropsToViews(QuantizedKVCache):
     """Slices codes and rows on a crop: nbytes shrinks, the memory stays."""
 
     def crop(self, length):
-        with mock.patch.object(quantized, "_own", lambda x: x):
+        with mock.patch.object(quantized, "own", lambda x: x):
             super().crop(length)
 
 
