@@ -14,8 +14,6 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from kvlib.pages import ask_for_large_pages
-
 
 class Rows(NamedTuple):
     """Say what the rows of one cache look like; every update must agree with it."""
@@ -163,8 +161,7 @@ def own(x: Tensor) -> Tensor:
 def empty_rows(like: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """Make unwritten keys and values (B, KV, num_rows, D), of the shape, dtype and device of `like`."""
     shape = *like.shape[:2], num_rows, like.shape[3]
-    k, v = (torch.empty(shape, dtype=like.dtype, device=like.device) for _ in range(2))
-    return ask_for_large_pages(k), ask_for_large_pages(v)
+    return tuple(torch.empty(shape, dtype=like.dtype, device=like.device) for _ in range(2))
 
 
 def keeps_unrotated(cache) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kvlib.caches.contract import Cache, Rows, empty_rows
 from kvlib.checks import check_whole
+from kvlib.pages import ask_for_large_pages
 
 
 class StaticKVCache(Cache):
@@ -117,5 +118,5 @@ class StaticKVCache(Cache):
         self._seq_len += num_new
 
     def _allocate(self, like: Tensor) -> None:
-        self._k, self._v = empty_rows(like, self.max_seq_len)
+        self._k, self._v = map(ask_for_large_pages, empty_rows(like, self.max_seq_len))
         self._rows = Rows.of(like)
