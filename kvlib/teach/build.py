@@ -123,7 +123,8 @@ def execute(notebook, folder: Path) -> None:
     )
     with tempfile.TemporaryDirectory() as nobody:
         homes = {"KVLIB_MODEL_HOME": str(model_home()), "KVLIB_HOME": nobody}
-        client.execute(env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **homes})
+        quiet = {"KVLIB_NO_PROGRESS": "1"}  # a bar is for a person who watches
+        client.execute(env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **homes, **quiet})
 
 
 def tidy(notebook, previous=None) -> None:
