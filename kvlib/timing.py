@@ -8,6 +8,7 @@ made of them is one. Data small enough to stay in a processor's cache can be rea
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -112,6 +113,46 @@ def _time_once(fn: Callable[[], object], device: torch.device) -> float:
     fn()
     synchronize(device)
     return time.perf_counter() - start
+
+
+# The machine --------------------------------------------------------------------------------------
+
+BUSY = 0.15  # of the processor time; less is lost in the spread of a measurement
+
+
+def busy_share(seconds: float = 0.1) -> float:
+    """Measure the share of this process's cores that other programs take, from 0 to 1.
+
+    As many threads as torch uses compute for `seconds`; what they did not get of that time, others did.
+    0 on a quiet machine, about 0.5 beside a program as busy as this one.
+    """
+    spent = []
+
+    def spin() -> None:
+        wall, processor = time.perf_counter(), time.thread_time()
+        while time.perf_counter() - wall < seconds:
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 1000)  # in C, without the interpreter's lock
+        processor = time.thread_time() - processor
+        spent.append((processor, time.perf_counter() - wall))
+
+    threads = [threading.Thread(target=spin) for _ in range(torch.get_num_threads())]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    got, wanted = (sum(times) for times in zip(*spent, strict=True))
+    return min(1.0, max(0.0, 1 - got / wanted))
+
+
+def busy_note(seconds: float = 0.1) -> str | None:
+    """Measure `busy_share`; return a sentence that says so where the machine is busy, else None."""
+    share = busy_share(seconds)
+    if share < BUSY:
+        return None
+    return (
+        f"This machine is busy: other programs take {share:.0%} of the processor time asked for here, "
+        "so times come out too long."
+    )
 
 
 # Rates ------------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """Timing compares ways within one run, and never asserts an absolute time of the machine."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -96,6 +99,44 @@ def test_cuda_is_timed_by_events(monkeypatch):
     seconds = timing._time_once(lambda: log.append("call"), torch.device("cuda", 0))
     assert seconds == 0.25
     assert log == ["sync", "record", "call", "record", "wait"]
+
+
+def burn(seconds):
+    """Keep every core busy in processes of its own, for a while."""
+    code = f"import time; end = time.time() + {seconds}\nwhile time.time() < end: pass"
+    return [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3 * os.cpu_count())]
+
+
+def test_a_busy_machine_is_measured():
+    """Three programs a core leave this one at most a quarter of it, whatever else runs."""
+    programs = burn(30)
+    try:
+        time.sleep(0.5)  # until they have started
+        share = max(timing.busy_share(0.3) for _ in range(3))
+        note = timing.busy_note(0.3)
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    assert 0.5 < share <= 1
+    assert note.startswith("This machine is busy: other programs take ") and "%" in note
+
+
+def test_sleeping_is_not_taken_for_other_programs(monkeypatch):
+    """What counts is the share of the time a thread wanted to run, by the two clocks of a quiet run."""
+    monkeypatch.setattr(timing.time, "thread_time", time.perf_counter)
+    assert timing.busy_share(0.01) < 0.05
+    assert timing.busy_note(0.01) is None
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_as_many_threads_spin_as_torch_uses(monkeypatch, threads):
+    started = []
+    real = timing.threading.Thread
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(timing.threading, "Thread", lambda **k: started.append(1) or real(**k))
+    assert 0 <= timing.busy_share(0.01) <= 1
+    assert len(started) == threads
 
 
 def test_a_rate_is_measured_once_and_kept(own_store, monkeypatch):
