@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kvlib.teach import quiz
-from kvlib.teach.quizzes import find, lessons, of_lesson
+from kvlib.teach.quizzes import find, lessons, names, of_lesson
 
 QUESTIONS = [question for number in lessons() for question in of_lesson(number)]
 EVERY = pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.key)
@@ -48,11 +48,27 @@ def test_once_right_stays_right_and_is_shown_after_a_restart(question, home):
     assert again.plain() == panel.plain()
 
 
-@pytest.mark.parametrize("number", lessons())
-def test_a_lesson_has_three_or_four_questions(number):
-    assert 3 <= len(of_lesson(number)) <= 4
-    assert quiz(number).plain() == quiz(f"{number:02d}").plain() == repr(quiz(number))
-    assert all(question.key.startswith(f"{number:02d}-") for question in of_lesson(number))
+@pytest.mark.parametrize("name", names())
+def test_a_quiz_has_three_or_four_questions(name):
+    assert 3 <= len(find(name)) <= 4
+    assert quiz(name).plain() == repr(quiz(name))
+    assert all(question.key.startswith(f"{name[:2]}-") for question in find(name))
+
+
+def test_a_lesson_in_two_parts_has_two_quizzes():
+    assert {"09", "09b"} <= set(names()) and 9 in lessons()
+    assert find("09") + find("09b") == of_lesson(9)
+    assert quiz(9).plain() == quiz("09").plain() != quiz("09b").plain()
+    assert find("09-latent-later")[0] in find("09b")
+
+
+@pytest.mark.parametrize("part", [range(5, 10)], ids=["05 to 09"])
+def test_neither_place_nor_length_gives_the_answer_away(part):
+    questions = [question for number in part for question in of_lesson(number)]
+    places = [sum(question.right == place for question in questions) for place in range(3)]
+    assert max(places) <= len(questions) / 2 and min(places) >= len(questions) / 5
+    longest = [max(range(len(q.options)), key=lambda i: len(q.options[i].text)) == q.right for q in questions]
+    assert sum(longest) <= len(questions) / 2
 
 
 def test_keys_are_unique():

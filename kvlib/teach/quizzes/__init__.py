@@ -27,27 +27,32 @@ class Question:
         return "ABCDEFGH"[index]
 
 
+def names() -> list[str]:
+    """Return the names of all quizzes: a lesson's number, with a letter where a lesson has two parts."""
+    return sorted(module.name[6:] for module in pkgutil.iter_modules(__path__))
+
+
 def lessons() -> list[int]:
     """Return the numbers of the lessons that have questions."""
-    names = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(int(name[6:]) for name in names if name.startswith("lesson"))
+    return sorted({int(name[:2]) for name in names()})
 
 
 def of_lesson(number: int) -> tuple[Question, ...]:
-    """Return the questions of one lesson, in its order; none for a lesson without a file."""
-    if number not in lessons():
-        return ()
-    return tuple(import_module(f"{__name__}.lesson{number:02d}").QUESTIONS)
+    """Return the questions of one lesson, of all its parts, in order; none for an unknown lesson."""
+    return tuple(question for name in names() if int(name[:2]) == number for question in _of_quiz(name))
 
 
 def find(key: str | int) -> tuple[Question, ...]:
-    """Return a lesson's questions ("01" or 1), or the one with this key; else raise ValueError."""
+    """Return the questions of one quiz ("01", 1 or "09b"), or the one with this key; else raise ValueError."""
     text = f"{key:02d}" if isinstance(key, int) else str(key)
+    if text in names():
+        return _of_quiz(text)
     lesson = of_lesson(int(text[:2])) if text[:2].isdecimal() else ()
-    found = (
-        lesson if len(text) == 2 else tuple(question for question in lesson if question.key == text)
-    )
+    found = tuple(question for question in lesson if question.key == text)
     if not found:
-        known = ", ".join(f"{number:02d}" for number in lessons())
-        raise ValueError(f"There is no quiz {key!r}. Lessons with questions: {known}.")
+        raise ValueError(f"There is no quiz {key!r}. Lessons with questions: {', '.join(names())}.")
     return found
+
+
+def _of_quiz(name: str) -> tuple[Question, ...]:
+    return tuple(import_module(f"{__name__}.lesson{name}").QUESTIONS)

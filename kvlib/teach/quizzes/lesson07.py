@@ -5,43 +5,45 @@ from kvlib.teach.quizzes import Option, Question
 QUESTIONS = (
     Question(
         key="07-twice-the-text",
-        stem="A cache appends with torch.cat, token by token. The text becomes twice as long. How many "
-        "times the bytes are copied, all in all?",
+        stem="A cache appends with torch.cat, one token at a time. The text becomes twice as long. How many "
+        "bytes are copied in total?",
         options=(
             Option(
-                "Twice as many.",
-                "Twice as many steps, and the later ones copy more than the first ones did.",
+                "About twice as many.",
+                "There are twice as many steps, and the later steps copy more than the first ones did.",
             ),
             Option(
                 "About four times as many.",
-                "T steps that copy T/2 rows on average: the bytes grow with the square of T.",
+                "T steps copy T / 2 rows each on average, so the bytes grow with the square of T.",
             ),
             Option(
-                "The same: a row is copied once, when it is appended.",
-                "That is a preallocated buffer. torch.cat makes a new tensor and copies every row into it.",
+                "About eight times as many.",
+                "That is how attention's work grows over a whole text without a cache, with the cube of T.",
             ),
         ),
         right=1,
     ),
     Question(
         key="07-what-attention-reads",
-        stem="A static cache has room for 8,192 tokens and holds 512. What must decode attention read?",
+        stem="A static cache has room for 8,192 tokens and holds 512. How many rows does decode attention "
+        "have to read?",
         options=(
             Option(
-                "All 8,192 rows: the buffer is one tensor.",
-                "Only where the whole buffer is handed over with a mask. A slice of it is a tensor too.",
+                "512, if it is given a slice of the used length.",
+                "The slice is a view: it costs nothing to make, and the unwritten slots are never read.",
             ),
             Option(
-                "512 rows, if it is handed a slice of the used length.",
-                "The slice is a view: it costs nothing to make, and the unwritten slots are never touched.",
+                "All 8,192, because the buffer is one tensor.",
+                "It reads all of them only if it is given the whole buffer and a mask. A slice of the buffer "
+                "is a tensor too.",
             ),
             Option(
-                "Less than with torch.cat, as nothing is copied.",
-                "Attention reads the same rows from either. What the static cache saves is the copying "
-                "before it.",
+                "Fewer than 512, because nothing was copied.",
+                "Attention reads every row that the query may see, however the row came there. What a "
+                "static cache saves is the copying before that.",
             ),
         ),
-        right=1,
+        right=0,
     ),
     Question(
         key="07-past-the-end",
@@ -50,7 +52,8 @@ QUESTIONS = (
         options=(
             Option(
                 "PyTorch raises an IndexError.",
-                "An index past the end is an error, but a slice is cut off at the end: here to no slots.",
+                "An index past the end is an error. A slice is cut off at the end: here nothing is left of "
+                "it.",
             ),
             Option(
                 "The last slot is overwritten.",
@@ -58,29 +61,29 @@ QUESTIONS = (
             ),
             Option(
                 "Nothing: no error, and no row.",
-                "The slice is empty, and one row spreads over no slots without complaint. The model goes on, "
-                "blind to its newest tokens.",
+                "The slice is empty, and PyTorch assigns one row to no slots without complaint. The model "
+                "goes on without its newest tokens.",
             ),
         ),
         right=2,
     ),
     Question(
         key="07-recorded",
-        stem="Why can a recorded step, as in a CUDA graph, not run on a cache that appends with torch.cat?",
+        stem="Why can a recorded step, such as a CUDA graph, not use a cache that appends with torch.cat?",
         options=(
             Option(
-                "torch.cat does not run on a GPU.",
-                "It does, and it can even be recorded. What fails is playing the record again.",
+                "The recording holds addresses, and each append moves the rows to another one.",
+                "When it is played again it reads and writes where the cache was when it was recorded.",
             ),
             Option(
-                "The record holds addresses, and after each append the rows lie at another one.",
-                "Played again, it would read and write where the cache was when the record was made.",
+                "torch.cat does not run on a GPU, where the graph is recorded.",
+                "It does, and it can even be recorded. What fails is playing the recording again.",
             ),
             Option(
-                "Copying is too slow for it.",
-                "Slow would still be right. A record that reads freed memory is wrong.",
+                "Copying all rows in each step would make the graph too slow to be worth recording.",
+                "A slow step would still be right. A recording that reads freed memory is wrong.",
             ),
         ),
-        right=1,
+        right=0,
     ),
 )

@@ -1,45 +1,48 @@
-"""The quick questions of lesson 09."""
+"""The quick questions of lesson 09, on quantised and windowed caches."""
 
 from kvlib.teach.quizzes import Option, Question
 
 QUESTIONS = (
     Question(
         key="09-how-much-smaller",
-        stem="A 16-bit cache is kept in 4 bits, with 16-bit scale and zero for every 32 numbers. How much "
-        "smaller is what is kept in codes?",
+        stem="A 16-bit cache is quantised to 4 bits, with a 16-bit scale and a 16-bit zero for every 32 "
+        "numbers. How much smaller are the quantised rows, scales and zeros included?",
         options=(
-            Option("4 times.", "The codes are. Scale and zero add 2 x 16 / 32 = 1 bit to each number."),
             Option(
                 "3.2 times.",
-                "4 + 1 = 5 bits a number, and 16 / 5 = 3.2. Rows kept in full precision make it less still.",
+                "4 + 2 x 16 / 32 = 5 bits a number, and 16 / 5 = 3.2. Recent rows that stay in full "
+                "precision make the whole cache larger than that.",
+            ),
+            Option(
+                "4 times.",
+                "The codes alone are. Scale and zero add 2 x 16 / 32 = 1 bit to each number.",
             ),
             Option(
                 "8 times.",
-                "That compares with 32 bits. Say what a cache is compared with: most are kept in 16 bits.",
+                "That compares the codes with 32 bits. Always say what a cache is compared with.",
             ),
         ),
-        right=1,
+        right=0,
     ),
     Question(
         key="09-key-axis",
         stem="Why do keys share a scale along a channel, and not along a token?",
         options=(
             Option(
-                "A few channels are large in every token.",
-                "In a token's own group such a channel sets the step, and all the small channels fall on a "
-                "few codes. Along the channel it only meets numbers of its own size.",
-            ),
-            Option(
                 "It takes fewer bytes.",
-                "With groups of equal size it takes the same. What differs is the error.",
+                "Groups of equal size take the same bytes either way. What differs is the error.",
             ),
             Option(
-                "Keys are rotated, values are not.",
-                "RoPE mixes pairs of channels and makes this a little harder, not easier. The reason is the "
-                "sizes.",
+                "A few channels are large in every token.",
+                "If the channels of a token share a scale, such a channel sets the step, and all small "
+                "channels fall on a few codes. Along a channel, numbers of similar size share the scale.",
+            ),
+            Option(
+                "Keys are rotated, and values are not.",
+                "RoPE mixes pairs of channels, which makes a scale per channel fit a little worse, not better.",
             ),
         ),
-        right=0,
+        right=1,
     ),
     Question(
         key="09-what-sinks-do",
@@ -51,37 +54,14 @@ QUESTIONS = (
                 "The sinks' rows were made before token 50 and never change. They hold nothing of it.",
             ),
             Option(
-                "Only what later tokens in the window took up from it.",
-                "Its row is gone. Sinks keep the softmax in order; they bring nothing back.",
+                "All of it, but a little less exactly than before.",
+                "That is what quantising does. A window keeps some rows exactly, and the others not at all.",
             ),
             Option(
-                "All of it, a little less exactly.",
-                "That is quantising. A window keeps some rows exactly, and the others not at all.",
+                "Only what later tokens still in the window took from it.",
+                "Its own row is gone. Sinks keep the softmax stable; they bring nothing back.",
             ),
         ),
-        right=1,
-    ),
-    Question(
-        key="09-latent-later",
-        stem="May one take a trained MHA model, factor its key and value projections into a small latent, "
-        "and so get MLA?",
-        options=(
-            Option(
-                "Yes: it is the same product in two steps.",
-                "Only at full rank, and then nothing is saved. A smaller rank drops a part of the keys.",
-            ),
-            Option(
-                "Not for free: what the rank drops is lost, and rotary positions still stand between the two "
-                "steps.",
-                "Well chosen directions lose less, but something. And the rotation of each position cannot "
-                "be absorbed, which is why MLA keeps a separate rotary key. MLA models are trained with "
-                "their latent from the start, or trained on for long after a conversion.",
-            ),
-            Option(
-                "Yes, if the latent is quantised too.",
-                "Quantising adds an error of its own; it repairs none.",
-            ),
-        ),
-        right=1,
+        right=2,
     ),
 )
