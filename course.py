@@ -2,14 +2,17 @@
 
     python course.py lab [options of JupyterLab]     open the lessons
     python course.py test [options of pytest]        run every test
+    python course.py test --processors               compare the lessons as other processors round
     python course.py build [names of lessons]        run the notebooks again, store the outputs
     python course.py pack FOLDER                     fill a folder for a room with no network
 
+Where there is no `python`, write `python3` (macOS, Debian, Ubuntu) or `py` (Windows).
 Options of its own, after any command:
 
     --from FOLDER   take packages and the model from a folder made by `pack`, use no network
                     (the environment variable KVLIB_WHEELS=FOLDER does the same)
-    --cpu           on Linux: PyTorch without CUDA, a much smaller download
+    --cpu, --cuda   on Linux: PyTorch without CUDA or with it; by itself it takes CUDA where it finds
+                    an NVIDIA driver, as a download and on disk several GB more
 
 Everything goes into the folder .venv beside this file; delete it to start afresh. `lab` opens your
 own copies of the lessons, in my-notebooks: an update of the course replaces those whose cells you
@@ -59,7 +62,28 @@ LESSONS, MINE = "notebooks", "my-notebooks"
 FIRST = "00_start_here.ipynb"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 GB = 10**9
-ROOM, ROOM_CUDA = 3 * GB, 9 * GB  # bytes that an installation takes at most, without and with CUDA
+ROOM, ROOM_CUDA = 2 * GB, 9 * GB  # free bytes that an installation needs, without and with CUDA
+NVIDIA = (  # what the driver puts there: of Linux, of its container tools, of Windows for WSL
+    "/proc/driver/nvidia/version", "/dev/nvidiactl", "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+)  # fmt: skip
+
+# Settings under which the number libraries of an x86-64 processor round as another one would.
+NUMPY = "NPY_DISABLE_CPU_FEATURES"
+PROCESSORS = {
+    "as it is": {},
+    "with AVX2": {
+        "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell", NUMPY: "X86_V4 AVX512_ICL AVX512_SPR",
+    },
+    "with AVX": {
+        "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "AVX", "MKL_CBWR": "AVX",
+        "OPENBLAS_CORETYPE": "Sandybridge", NUMPY: "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
+    },
+    "with SSE 4.1": {
+        "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE",
+        "OPENBLAS_CORETYPE": "Nehalem", NUMPY: "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
+    },
+}  # fmt: skip
 
 LAB_DEFAULTS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -154,10 +178,30 @@ def write_stamp(stamp):
     os.replace(temporary, VENV / "kvlib-stamp.json")
 
 
-def set_up(tools=False, cpu=False, folder=None):
+def nvidia_driver():
+    """Say whether this Linux has an NVIDIA driver, by the driver's own files."""
+    return any(os.path.exists(path) for path in NVIDIA)
+
+
+def without_cuda(asked):
+    """Say whether to leave CUDA out: as asked (None: as it was installed before, or as fits).
+
+    Only Linux has the choice; elsewhere the usual PyTorch is the one there is.
+    """
+    if sys.platform != "linux":
+        return False
+    return read_stamp().get("cpu", not nvidia_driver()) if asked is None else asked
+
+
+def room_needed(cpu, folder=None):
+    """Return the free bytes that an installation of this kind needs."""
+    return ROOM_CUDA if sys.platform == "linux" and not cpu and not folder else ROOM
+
+
+def set_up(tools=False, cpu=None, folder=None):
     """Make .venv hold what is asked for; do nothing where it already does."""
     stamp = read_stamp()
-    cpu = sys.platform == "linux" and (cpu or bool(stamp.get("cpu")))
+    chosen, cpu = cpu is not None or "cpu" in stamp, without_cuda(cpu)
     part = "test" if tools else "lab"
     if (
         stamp.get(part) == fingerprint(tools)
@@ -170,13 +214,17 @@ def set_up(tools=False, cpu=False, folder=None):
     make_venv(afresh=switched or broken_off())
     if not stamp or switched:
         stamp = {"cpu": cpu}
-        announce_download(cpu, folder)
+        announce_download(cpu, folder, chosen)
     say(
         f"Installing the packages of {requirement_files(tools)[-1].relative_to(ROOT)}; pip shows "
         "its progress, and can be quiet for some minutes at 'Installing collected packages'."
     )
-    install(tools, cpu, folder)
+    if cpu and not folder:
+        if not small_torch(pip_command("install"), must=chosen):
+            announce_download(False, None, chosen=True)
+    install(tools, folder)
     write_lab_defaults()
+    write_kernel_environment()
     stamp[part] = fingerprint(tools)
     if tools:
         stamp["lab"] = fingerprint(False)
@@ -219,33 +267,46 @@ def make_venv(afresh):
         )
 
 
-def announce_download(cpu, folder):
+def announce_download(cpu, folder, chosen):
     """Say what is about to come and check that it fits on the disk."""
-    cuda = sys.platform == "linux" and not cpu and not folder
-    free = shutil.disk_usage(ROOT).free
-    if free < ROOM:
+    free, need = shutil.disk_usage(ROOT).free, room_needed(cpu, folder)
+    cuda = need == ROOM_CUDA
+    if free < need:
+        small = " (without an NVIDIA GPU add --cpu: it takes much less)" if cuda else ""
         raise Stop(
-            f"The course needs about {ROOM / GB:.0f} GB and the disk of {ROOT} has {free / GB:.1f} "
-            "GB free: make room, then start again."
+            f"The course needs about {need / GB:.0f} GB while it installs and the disk of {ROOT} has "
+            f"{free / GB:.1f} GB free{small}: make room, then start again."
         )
+    why = "" if chosen or sys.platform != "linux" else "This computer has {} NVIDIA driver. "
     if cuda:
         say(
-            f"On Linux the usual PyTorch brings CUDA (3 GB to fetch, up to {ROOM_CUDA / GB:.0f} GB "
-            f"on disk; {free / GB:.0f} GB are free): without an NVIDIA GPU stop here with Ctrl-C "
-            "and add --cpu."
+            f"{why.format('an')}PyTorch comes with CUDA: about 3 GB will be fetched, once; it takes "
+            "5.1 GB on disk. (--cpu takes PyTorch without CUDA.)"
         )
     elif not folder:
-        say("About 0.4 GB will be fetched, once; it takes 1.5 GB on disk.")
+        other = " (--cuda takes PyTorch with CUDA.)" if why else ""
+        say(
+            f"{why.format('no')}About 0.4 GB will be fetched, once; it takes 1.4 GB on disk.{other}"
+        )
 
 
-def install(tools, cpu, folder):
-    """Let pip install, then check that the main parts load."""
+def small_torch(pip, must):
+    """Let pip take PyTorch without CUDA from its own index; return whether it could, or it must."""
+    setup_log().unlink(missing_ok=True)
+    status = run(pip + [torch_requirement(), "--index-url", CPU_INDEX])
+    if must:
+        finish_pip(status, None)
+    if status:
+        say("PyTorch without CUDA could not be had (see above): the usual one is taken instead.")
+    return status == 0
+
+
+def install(tools, folder):
+    """Let pip install what the files ask for, then check that the main parts load."""
     setup_log().unlink(missing_ok=True)
     pip = pip_command("install")
     if folder:
         pip += ["--no-index", "--find-links", folder]
-    elif cpu:
-        finish_pip(run(pip + [torch_requirement(), "--index-url", CPU_INDEX]), folder)
     finish_pip(run(pip + ["-r", requirement_files(tools)[-1].relative_to(ROOT).as_posix()]), folder)
     setup_log().unlink(missing_ok=True)
     say("Checking that PyTorch and JupyterLab load.")
@@ -282,7 +343,8 @@ def pip_failure(log, folder):
     """Say in one sentence what made pip fail, from its log."""
     missing = re.search(r"No matching distribution found for (\S+)", log)
     if re.search(r"No space left|Errno 28|not enough space", log):
-        return f"The disk is full: make room (about {ROOM / GB:.0f} GB), then start again."
+        need = room_needed(without_cuda(None), folder)
+        return f"The disk is full: make room (about {need / GB:.0f} GB), then start again."
     if folder and missing:
         return (
             "{} holds no package {} that suits Python {}.{} on this system: fill it with `python "
@@ -325,6 +387,14 @@ def write_lab_defaults():
     path = VENV / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(LAB_DEFAULTS, indent=2) + "\n", "utf-8")
+
+
+def write_kernel_environment():
+    """Let threads of every kernel sleep while they wait, whichever program starts the kernel."""
+    for path in VENV.glob("share/jupyter/kernels/python3/kernel.json"):
+        spec = json.loads(path.read_text("utf-8"))
+        spec["env"] = {**spec.get("env", {}), "OMP_WAIT_POLICY": "PASSIVE"}
+        path.write_text(json.dumps(spec, indent=1) + "\n", "utf-8")
 
 
 # ---------------------------------------------------------------- the model
@@ -468,11 +538,29 @@ def check_port(options):
 def test(options, cpu, folder):
     """Run every test, or what pytest's options choose."""
     set_up(tools=True, cpu=cpu, folder=folder)
-    fetch_model(folder, required=bool(os.environ.get("CI")))
+    everywhere = "--processors" in options
+    options = [option for option in options if option != "--processors"]
+    fetch_model(folder, required=everywhere or bool(os.environ.get("CI")))
     workers = str(min(4, os.cpu_count() or 1))
+    pytest = [venv_python(), "-m", "pytest", "-n", workers, "--dist", "loadfile", "--timeout=300"]
+    if everywhere:
+        return on_all_processors(pytest, options or [LESSONS])
     threads = os.environ.get("OMP_NUM_THREADS", "1")  # the workers share the cores
-    pytest = [venv_python(), "-m", "pytest", "-n", workers, "--dist", "loadfile"]
     hand_over(pytest + options, OMP_NUM_THREADS=threads)
+
+
+def on_all_processors(pytest, options):
+    """Run the same tests as each of PROCESSORS would round, with one thread and with two."""
+    failed = []
+    for name, settings in PROCESSORS.items():
+        for threads in ("1", "2"):
+            title = f"{name}, {threads} thread" + "s" * (threads != "1")
+            say(f"===== {title}: {' '.join(f'{k}={v!r}' for k, v in settings.items())}")
+            if run(pytest + options, OMP_NUM_THREADS=threads, **settings):
+                failed.append(title)
+    if failed:
+        raise Stop(f"Other results were found on a processor {'; '.join(failed)}.")
+    say(f"The same results on all {2 * len(PROCESSORS)} combinations of processor and threads.")
 
 
 def build(options, cpu, folder):
@@ -491,16 +579,17 @@ def pack(options, cpu, folder):
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Stop(f"{target} cannot be made ({error.strerror}): name another folder.") from None
-    if shutil.disk_usage(target).free < ROOM:
+    chosen, cpu = cpu is not None, without_cuda(cpu)
+    need = room_needed(cpu)
+    if shutil.disk_usage(target).free < need:
         raise Stop(
-            f"The disk of {target} has less than {ROOM / GB:.0f} GB free: make room or name "
-            "another."
+            f"The disk of {target} has less than {need / GB:.0f} GB free: make room or name another."
         )
     make_venv(afresh=False)
     pip = pip_command("download") + ["--dest", target, "--find-links", target]
-    setup_log().unlink(missing_ok=True)
     if cpu:
-        finish_pip(run(pip + [torch_requirement(), "--index-url", CPU_INDEX]), folder)
+        small_torch(pip, must=chosen)
+    setup_log().unlink(missing_ok=True)
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     backend = re.search(r'requires = \["(.+?)"\]', project).group(1)  # it builds kvlib itself
     finish_pip(run(pip + packages(ROOT / "requirements.txt") + [backend]), folder)
@@ -524,13 +613,16 @@ COMMANDS = {"lab": lab, "test": test, "build": build, "pack": pack}
 
 
 def split_options(arguments):
-    """Take this file's own options out; return (the rest in order, cpu, folder)."""
-    rest, cpu, folder = [], False, os.environ.get("KVLIB_WHEELS") or None
+    """Take this file's own options out; return (the rest in order, cpu, folder).
+
+    cpu: True for --cpu, False for --cuda, None where neither is said.
+    """
+    rest, cpu, folder = [], None, os.environ.get("KVLIB_WHEELS") or None
     arguments = list(arguments)
     while arguments:
         argument = arguments.pop(0)
-        if argument == "--cpu":
-            cpu = True
+        if argument in ("--cpu", "--cuda"):
+            cpu = argument == "--cpu"
         elif argument == "--from" or argument.startswith("--from="):
             folder = argument[len("--from=") :] or (arguments.pop(0) if arguments else "")
             if not folder:

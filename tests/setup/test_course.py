@@ -1,6 +1,7 @@
 """course.py: it parses on old Pythons, does nothing twice, and says in one sentence what failed."""
 
 import ast
+import json
 import os
 import shutil
 import socket
@@ -145,15 +146,72 @@ def test_a_folder_takes_the_place_of_the_network(course, programs, tmp_path):
     assert installs and all(f"--no-index --find-links {tmp_path}" in line for line in installs)
 
 
-def test_cpu_takes_pytorch_from_its_cpu_index_on_linux(course, programs, monkeypatch):
+@pytest.fixture
+def linux(course, monkeypatch, tmp_path):
+    """Make this a Linux without an NVIDIA driver; return the place of the driver's file."""
+    driver = tmp_path / "nvidia-version"
     monkeypatch.setattr(course.sys, "platform", "linux")
-    course.set_up(cpu=True)
-    first, second = [line for line in programs if "pip install" in line]
-    assert "torch==" in first and course.CPU_INDEX in first
-    assert course.CPU_INDEX not in second
+    monkeypatch.setattr(course, "NVIDIA", [str(driver)])
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("driver", "asked", "small"),
+    [(False, None, True), (True, None, False), (True, True, True), (False, False, False)],
+)
+def test_linux_takes_cuda_where_the_driver_is_unless_told(
+    course, programs, linux, driver, asked, small
+):
+    if driver:
+        linux.touch()
+    course.set_up(cpu=asked)
+    installs = [line for line in programs if "pip install" in line]
+    assert [course.CPU_INDEX in line for line in installs] == [True, False][not small :]
+    assert not small or "torch==" in installs[0]
     programs.clear()
-    course.set_up()  # and the choice stays
+    linux.unlink(missing_ok=True) if driver else linux.touch()
+    course.set_up()  # the choice stays, whatever is found later
     assert programs == []
+    course.set_up(cpu=not small)  # until another one is made
+    assert any(" -m venv" in line for line in programs)
+
+
+def test_elsewhere_there_is_one_pytorch(course, programs, monkeypatch):
+    for system in ("darwin", "win32"):
+        monkeypatch.setattr(course.sys, "platform", system)
+        assert not course.without_cuda(None) and not course.without_cuda(True)
+        assert course.room_needed(False) == course.ROOM
+
+
+def test_without_the_small_pytorchs_index_the_usual_one_comes(course, programs, capsys, linux):
+    programs.status = {course.CPU_INDEX: 1}
+    course.set_up()
+    assert "the usual one is taken" in capsys.readouterr().out
+    assert any("requirements.txt" in line for line in programs)
+
+
+def test_without_the_small_pytorchs_index_an_explicit_wish_fails(course, programs, capsys, linux):
+    programs.status, programs.log = {course.CPU_INDEX: 1}, "getaddrinfo failed"
+    assert "connect to the network" in failing(course, capsys, "lab", "--cpu")
+    assert not any("requirements.txt" in line for line in programs)
+
+
+def test_every_front_end_gets_threads_that_sleep_while_they_wait(course, programs):
+    spec = course.VENV / "share/jupyter/kernels/python3/kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text('{"argv": ["python"], "env": {"KEPT": "1"}}')
+    course.write_kernel_environment()
+    written = json.loads(spec.read_text())
+    assert written == {"argv": ["python"], "env": {"KEPT": "1", "OMP_WAIT_POLICY": "PASSIVE"}}
+
+
+def test_this_environments_kernel_has_them():
+    """The environment that course.py made; another one may be without."""
+    stamp = Path(sys.prefix) / "kvlib-stamp.json"
+    if not stamp.exists():
+        pytest.skip("this Python's environment was not made by course.py")
+    spec = json.loads((Path(sys.prefix) / "share/jupyter/kernels/python3/kernel.json").read_text())
+    assert spec["env"]["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
 def test_lab_settings_are_written(course, programs):
@@ -175,10 +233,15 @@ def test_venv_cannot_be_made(course, programs, capsys):
     assert "check that you may write" in failing(course, capsys, "lab")
 
 
-def test_disk_too_small(course, programs, capsys, monkeypatch):
-    usage = namedtuple("usage", "total used free")(0, 0, 10**9)
+@pytest.mark.parametrize("driver", [False, True])
+def test_disk_too_small(course, programs, capsys, monkeypatch, linux, driver):
+    usage = namedtuple("usage", "total used free")(0, 0, (5 if driver else 1) * 10**9)
     monkeypatch.setattr(course.shutil, "disk_usage", lambda path: usage)
-    assert "has 1.0 GB free: make room" in failing(course, capsys, "lab")
+    if driver:
+        linux.touch()
+    message = failing(course, capsys, "lab")
+    assert ("has 5.0 GB free" if driver else "has 1.0 GB free") in message and "make room" in message
+    assert ("add --cpu" in message) == driver
     assert not any("pip install" in line for line in programs)
 
 
@@ -283,10 +346,27 @@ def test_test_passes_options_to_pytest(course, programs):
     assert "'pytest'" in programs[-1] and programs[-1].endswith("'tests/unit', '-x']")
 
 
-def test_pack_fills_a_folder_with_what_lab_installs(course, programs, tmp_path):
+def test_processors_runs_the_lessons_once_for_each_and_reports_those_that_differ(
+    course, programs, capsys
+):
+    assert course.main(["test", "--processors"]) == 0
+    runs = [line for line in programs if " pytest " in line]
+    assert len(runs) == 2 * len(course.PROCESSORS) and all(line.endswith("notebooks") for line in runs)
+    programs.status = {" pytest ": 1}
+    assert course.main(["test", "--processors", "notebooks/03_building_the_cache.ipynb"]) == 1
+    said = capsys.readouterr().err
+    assert all(f"{name}, {n} thread" in said for name in course.PROCESSORS for n in (1, 2))
+    assert programs[-1].endswith("notebooks/03_building_the_cache.ipynb")
+
+
+@pytest.mark.parametrize("driver", [False, True])
+def test_pack_fills_a_folder_with_what_lab_installs(course, programs, tmp_path, linux, driver):
+    if driver:
+        linux.touch()
     target = tmp_path / "usb"
     assert course.main(["pack", str(target)]) == 0
-    [line] = [line for line in programs if "pip download" in line]
+    *small, line = [line for line in programs if "pip download" in line]
+    assert [course.CPU_INDEX in line for line in small] == ([] if driver else [True])
     assert f"--dest {target}" in line and "torch==" in line and "setuptools" in line
     assert "-e" not in line.split()
     assert any(f"--copy-to {target}" in line for line in programs)
