@@ -283,6 +283,7 @@ scores in the thousands.""",
     ),
     solution=_step_source(),
     judge=_check_step,
+    changes=("cache",),
     wrong={
         "attends, then appends": _step_source("    K, V = cache.K, cache.V\n")
         .replace("    return weights @ V\n", "    cache.update(k, v)\n    return weights @ V\n"),

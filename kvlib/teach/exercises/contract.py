@@ -1,12 +1,14 @@
 """What an exercise is, and how an answer to it is judged without ever raising."""
 
-import functools
+import ast
 import linecache
 import re
 import textwrap
-import types
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from kvlib.teach.exercises.watching import Watched, show
 
 CORRECT, NOT_YET, NOT_ATTEMPTED = "correct", "not yet", "not attempted"
 LEVELS = {1: "easy", 2: "medium", 3: "hard"}
@@ -49,7 +51,8 @@ class Exercise:
     """One exercise; `name` is what the learner's cell defines, and `judge` judges it.
 
     `judge` may raise whatever the learner's code raises. `stub`, `solution` and each source in
-    `wrong` define `name`; each mistake in `wrong` has its own message.
+    `wrong` define `name`; each mistake in `wrong` has its own message. A function may change only
+    the arguments that `changes` names.
     """
 
     key: str
@@ -65,6 +68,7 @@ class Exercise:
     solution: str
     judge: Callable[[object], Verdict]
     wrong: dict[str, str] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
 
     def __post_init__(self):
         if len(self.hints) != 3:
@@ -85,11 +89,16 @@ class Exercise:
             return Verdict(NOT_ATTEMPTED)
         if not callable(candidate):
             return not_yet(f"pass `{self.name}` itself, without calling it: `.check({self.name})`")
+        watched = None
+        if (arguments := _arguments(self.name, self.solution)) is not None:
+            watched = Watched(candidate, arguments, self.changes, NotAttempted)
         try:
-            return self.judge(_watched(candidate))
+            verdict = self.judge(watched or candidate)
+            trouble = watched.trouble() if watched and verdict else None
+            return not_yet(trouble) if trouble else verdict
         except BaseException as error:
             try:
-                return _explained(error, candidate)
+                return _explained(error, candidate, watched.open_call if watched else None)
             except Exception:  # an error that cannot even be printed
                 return not_yet(f"your code raised {type(error).__name__}")
 
@@ -102,40 +111,29 @@ def define(name: str, source: str, filename: str = "<cell>"):
     return namespace[name]
 
 
-def show(value, limit: int = 60) -> str:
-    """Write a learner's value for a message: short, with no memory address."""
+@contextmanager
+def trying(call: str):
+    """Name, in the message of a crash inside, the call that crashed. For judges of classes."""
     try:
-        text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-    except Exception:
-        text = f"a {type(value).__name__}"
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+        yield
+    except BaseException as error:
+        error.add_note(_Call(call))
+        raise
 
 
-def _watched(candidate):
-    """Return the function, made to raise NotAttempted when it returns the `...` of a stub."""
-    if not isinstance(candidate, types.FunctionType):
-        return candidate
-
-    @functools.wraps(candidate)
-    def call(*arguments, **named):
-        result = candidate(*arguments, **named)
-        if _holds_ellipsis(result):
-            raise NotAttempted
-        return result
-
-    return call
+class _Call(str):
+    """The call that an exception left, as a note on it."""
 
 
-def _holds_ellipsis(value) -> bool:
-    if isinstance(value, tuple | list):
-        return any(_holds_ellipsis(item) for item in value)
-    if isinstance(value, dict):
-        return any(_holds_ellipsis(item) for item in value.values())
-    return value is ...
+def _arguments(name: str, source: str) -> tuple[str, ...] | None:
+    """Return the names of a function's arguments; None for a class."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return tuple(argument.arg for argument in node.args.args)
+    return None
 
 
-def _explained(error: BaseException, candidate) -> Verdict:
+def _explained(error: BaseException, candidate, call: str | None) -> Verdict:
     number, text = _learner_line(error, candidate)
     if isinstance(error, NotAttempted):
         return Verdict(NOT_ATTEMPTED)
@@ -146,11 +144,14 @@ def _explained(error: BaseException, candidate) -> Verdict:
     said = " ".join(str(error).split())
     said = f" ({show_text(said)})" if said else ""
     where = f" in your cell{_where(number, text)}" if number else ""
+    noted = (note for note in getattr(error, "__notes__", ()) if isinstance(note, _Call))
+    call = next(noted, call)
+    tried = f"; this was with {call}" if call else ""
     if isinstance(error, KeyboardInterrupt):
-        return not_yet(f"you stopped it{where}. Does a loop there ever end?")
+        return not_yet(f"you stopped it{where}{tried}. Does a loop there ever end?")
     if number is None:
-        return not_yet(f"the check could not use your answer: {type(error).__name__}{said}")
-    return not_yet(f"your code raised {type(error).__name__}{said}{where}")
+        return not_yet(f"the check could not use your answer: {type(error).__name__}{said}{tried}")
+    return not_yet(f"your code raised {type(error).__name__}{said}{where}{tried}")
 
 
 def _where(number: int | None, text: str) -> str:

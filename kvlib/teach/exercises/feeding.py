@@ -136,6 +136,7 @@ step must feed. The text must be that of a full recompute, and no token may be f
     stub=_loop_source("..."),
     solution=_loop_source("[next_token]"),
     judge=_check_loop,
+    changes=("step", "cache"),
     wrong={
         "feeds everything again": _loop_source("tokens"),
         "feeds the prompt again": _loop_source("list(prompt)"),
