@@ -34,6 +34,8 @@ def kv_cache_bytes(
 
 
 # Sources: each model's published config.json and, for MoE and MLA, its paper.
+# Variants that keep a window are not these: Mistral 7B is v0.3 (v0.1 alone has a window, of 4,096), and
+# Phi-3-mini is the 128k variant (the 4k variant has a window of 2,047 in every layer).
 # name, layers, query heads, KV heads, head_dim, hidden, intermediate, vocabulary
 _LLAMA_LIKE = [
     ("Llama 2 7B", 32, 32, 32, 128, 4096, 11008, 32000),
@@ -83,24 +85,28 @@ MODELS: dict[str, ModelPreset] = {
     ]
 }
 
-# Data sheets: memory in GB, bandwidth in GB/s, dense bf16 TFLOP/s. Many tables print the sparse
-# figure, twice as high, as if it were dense.
+# name, GB on the data sheet, MiB that the driver reports (nvidia-smi, rocm-smi), GB/s, dense bf16
+# TFLOP/s. A data sheet's GB of memory is nearly a GiB; L4 and A10G report less, as error correction is
+# on. Many tables print the sparse TFLOP/s, twice as high, as if they were dense. A B200's data sheet
+# says 8,000 GB/s; the boards run their memory at 7,670.
 _DEVICES = [
-    ("T4", 16, 320, None),
-    ("L4", 24, 300, None),
-    ("A10G", 24, 600, None),
-    ("RTX 3090", 24, 936, None),
-    ("RTX 4090", 24, 1008, None),
-    ("RTX 5090", 32, 1792, None),
-    ("A100 40GB", 40, 1555, 312),
-    ("A100 80GB", 80, 2039, 312),
-    ("H100 SXM", 80, 3350, 989),
-    ("H200", 141, 4800, 989),
-    ("B200", 192, 8000, 2250),
-    ("MI300X", 192, 5300, None),
+    ("T4", 16, 15_360, 320, None),
+    ("L4", 24, 23_034, 300, None),
+    ("A10G", 24, 23_034, 600, None),
+    ("RTX 3090", 24, 24_576, 936, None),
+    ("RTX 4090", 24, 24_564, 1008, 165),
+    ("RTX 5090", 32, 32_607, 1792, 209.5),
+    ("A100 40GB", 40, 40_960, 1555, 312),
+    ("A100 80GB", 80, 81_920, 2039, 312),
+    ("H100 SXM", 80, 81_559, 3350, 989),
+    ("H200", 141, 143_771, 4800, 989),
+    ("B200", 192, 183_359, 7670, 2250),
+    ("MI300X", 192, 196_592, 5300, 1307),
 ]
 
 DEVICES: dict[str, DevicePreset] = {
-    name: DevicePreset(name, memory * GB, rate * 1e9, None if flops is None else flops * 1e12)
-    for name, memory, rate, flops in _DEVICES
+    name: DevicePreset(
+        name, reported * 2**20, rate * 1e9, None if flops is None else flops * 1e12, sold * GB
+    )
+    for name, sold, reported, rate, flops in _DEVICES
 }

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class Experts:
-    """Say how experts replace the MLP: a token uses `active` of `count`, and all `shared` ones."""
+    """Experts in place of the MLP: a token uses `active` of `count`, and all `shared` ones."""
 
     count: int
     active: int
@@ -24,7 +24,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class ModelPreset:
-    """Hold the shape of a model: what its cache and its weights need, without the weights.
+    """The shape of a model: what the bytes of its cache and its weights follow from.
 
     Windowed models: layers hold min(tokens, `window`), except one in every `full_every`, which
     holds all (None: no layer does). Latent models (MLA): each layer holds `latent_dim` numbers a
@@ -241,12 +241,18 @@ class ModelPreset:
 
 @dataclass(frozen=True)
 class DevicePreset:
-    """Hold a data sheet: bytes, bytes a second, dense bf16 FLOP a second (None: not listed)."""
+    """An accelerator: memory as its driver reports it, and the rates that it can reach.
+
+    `memory_bytes` is what everything computes with; `datasheet_bytes` is the number that it is sold
+    under (None: not an accelerator of the lists). `bandwidth` is in bytes a second, `flops` are dense
+    bf16 operations a second (None: not listed).
+    """
 
     name: str
     memory_bytes: int
     bandwidth: float
     flops: float | None = None
+    datasheet_bytes: int | None = None
 
 
 def whole(name: str, value, least: int) -> int:

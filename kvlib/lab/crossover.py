@@ -23,10 +23,10 @@ DATA_SHEET_DTYPE = "bfloat16"  # what the presets' FLOP rates are for
 
 
 class CrossoverPanel(PicturePanel):
-    """Show what dominates a decode step by batch and context, from measured or data sheet rates.
+    """Show what dominates a decode step by batch and context, from measured or published rates.
 
     `preset` is a name in MODELS without experts, `device` a device of this machine (measured) or a
-    name in DEVICES with a FLOP rate (its data sheet); `kv_heads` defaults to the model's own.
+    name in DEVICES with a dense FLOP rate; `kv_heads` defaults to the model's own.
     Raises ValueError for what is not offered.
     """
 
@@ -169,7 +169,7 @@ class CrossoverPanel(PicturePanel):
         """Return why the selected step is not run, as a sentence, or None if it can be."""
         name, preset = self.device.value, MODELS[self.shape.value]
         if name in DEVICES:
-            return f"Not measured: {name} is a data sheet here. Choose a device of this machine."
+            return f"Not measured: {name} is not here. Choose a device of this machine."
         reason = preset.why_not_llama()
         if reason:
             return f"Not measured: {reason}"
@@ -202,7 +202,7 @@ def presets_shown() -> list[str]:
 
 
 def sheets_shown() -> list[str]:
-    """Return the names of the data sheets that list a dense FLOP rate."""
+    """Return the names of the presets that list a dense FLOP rate."""
     return [name for name, sheet in DEVICES.items() if sheet.flops is not None]
 
 
@@ -221,7 +221,7 @@ def _head_options(name: str) -> list[tuple[str, int]]:
 
 def _device_options(sheets: list[str]) -> list[tuple[str, str]]:
     here = [(f"{d}: {shortened(device_name(d), 26)}, measured", str(d)) for d in available_devices()]
-    return here + [(f"{name}, data sheet", name) for name in sheets]
+    return here + [(f"{name}, published rates", name) for name in sheets]
 
 
 def _toggles(label: str, options, value, unit: str) -> widgets.ToggleButtons:

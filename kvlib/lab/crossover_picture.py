@@ -100,7 +100,7 @@ class CrossoverPicture(PanelPicture):
         self._update_map(case, context, batch, kind)
         self._update_lines(case, context, batch, kind, timing)
         self.map_note.set_text(f"{case.preset.name}, {kind}, {dtype}")
-        where = "rates measured here" if case.machine.measured else "rates of its data sheet"
+        where = "rates measured here" if case.machine.measured else "published rates"
         name = case.machine.name
         self.lines_note.set_text(f"{name if len(name) < 34 else name[:32] + '…'}: {where}")
         self.figure.canvas.draw()

@@ -1,7 +1,7 @@
 """What one decode step waits for, by batch and context, as plain numbers and words.
 
 Everything here is arithmetic on two rates. Where the rates come from is told with every number:
-measured on this machine, or read off a data sheet. Nothing is timed and nothing is allocated.
+measured on this machine, or published by its maker. Nothing is timed and nothing is allocated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Machine:
     bandwidth: float  # bytes a second
     flop_rate: float  # dense, a second
     memory: int
-    measured: bool  # here; False: from a data sheet
+    measured: bool  # here; False: published ones
 
     @property
     def source(self) -> str:
@@ -33,7 +33,7 @@ class Machine:
         rates = f"{format_bytes(self.bandwidth)}/s and {format_flops(self.flop_rate)}"
         if self.measured:
             return f"at the rates measured on {self.name} ({rates})"
-        return f"at the data sheet's rates of {self.name} ({rates}, dense), not measured"
+        return f"at the published rates of {self.name} ({rates}, dense), not measured"
 
 
 @dataclass(frozen=True)

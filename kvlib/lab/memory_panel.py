@@ -133,10 +133,12 @@ class MemoryPanel(PicturePanel):
     def _device_options(self) -> list[tuple[str, str]]:
         names = []
         for key, device in self.devices.items():
-            label = device.name
+            label, has = device.name, style.format_bytes(device.memory_bytes)
             if device.name.startswith(HERE):
                 label = f"{HERE}, {key}: {shortened(device_name(key), 24)}"
-            names.append((f"{label}, {style.format_bytes(device.memory_bytes)}", key))
+            if device.datasheet_bytes is not None:
+                has += f" (sold as {style.format_bytes(device.datasheet_bytes)})"
+            names.append((f"{label}, {has}", key))
         return names
 
 

@@ -16,7 +16,7 @@ STAIRS = tuple(
 
 @dataclass(frozen=True)
 class MemorySetting:
-    """Hold the state of every control; only `device.name` and `device.memory_bytes` are used."""
+    """The state of every control; only `device.name` and `device.memory_bytes` are used."""
 
     preset: ModelPreset
     device: DevicePreset
@@ -64,9 +64,9 @@ class MemorySetting:
         return max(0, self.room // self.one_request(context))
 
     def longest(self, requests: int | None = None) -> int | None:
-        """Return the longest context that so many requests can have; None: without any end.
+        """Return the longest context that so many requests can have; None: any number.
 
-        There is no end where every layer has a window.
+        That is so where every layer has a window.
         """
         share = self.room // (requests or self.requests)
         low, high = 0, 1

@@ -9,7 +9,7 @@ from kvlib.lab.words import rounded
 
 
 def main_title(setting: MemorySetting) -> str:
-    """Return whether it fits, and by how much."""
+    """Return whether weights and cache fit, and by how much."""
     if setting.room < 0:
         return f"The weights alone are {format_bytes(-setting.room)} too large for {setting.device.name}"
     if setting.free < 0:
@@ -40,7 +40,7 @@ def setting_line(setting: MemorySetting) -> str:
 
 
 def shape_line(setting: MemorySetting) -> str:
-    """Return what of the shape makes the cache."""
+    """Return the numbers of the shape that the cache follows from."""
     preset, kind = setting.preset, attention_kind(setting.preset)
     if kind == "MLA":
         return f"MLA: {preset.num_layers} layers, {preset.latent_dim} numbers a token in each"
@@ -60,7 +60,7 @@ def cache_title(setting: MemorySetting) -> str:
         stay = "stays" if setting.requests == 1 else "stay"
         return f"{whose} {stay} below the weights up to 128k"
     if crossing < CONTEXTS[0]:
-        return f"{whose} {verb} the weights everywhere here"
+        return f"{whose} {verb} the weights at every context shown"
     return f"{whose} {verb} the weights at about {rounded(crossing)} tokens"
 
 
@@ -104,7 +104,7 @@ def sentence(setting: MemorySetting) -> str:
         _capacity(setting),
     ]
     if min(setting.weight_bits, setting.cache_bits) < 16:
-        parts.append("The scales that numbers of 8 or 4 bits need are not counted.")
+        parts.append("The scale factors that 8-bit and 4-bit numbers need are not counted.")
     return " ".join(filter(None, parts))
 
 
@@ -113,7 +113,7 @@ def _balance(setting: MemorySetting) -> str:
     if setting.room < 0:
         return (
             f"The weights alone exceed the {memory} of memory by {format_bytes(-setting.room)}; "
-            f"with the cache {format_bytes(-setting.free)} are missing."
+            f"with the cache, {format_bytes(-setting.free)} are missing."
         )
     if setting.free < 0:
         return f"Together {total}, which exceeds the {memory} of memory by {format_bytes(-setting.free)}."
@@ -127,15 +127,15 @@ def _capacity(setting: MemorySetting) -> str:
     if count == 0:
         longest = setting.longest(1)
         if not longest:
-            return "Beside the weights not even one token of cache fits."
+            return "Not even one token of cache fits next to the weights."
         return f"No request of this context fits; one alone may have {longest:,} tokens."
     fit = f"At most {requests(count)} of this context {'fits' if count == 1 else 'fit'}"
     longest = setting.longest()
     whose = "one request" if setting.requests == 1 else f"{setting.requests:,} requests"
     if longest is None:
-        return f"{fit}; {whose} may grow without end, as every layer has a window."
+        return f"{fit}; {whose} may have any number of tokens, as every layer has a window."
     if longest == 0:
-        return f"{fit}; {whose} have no room at any context."
+        return f"{fit}; {whose} have no room, however short the context."
     return f"{fit}; {whose} may have up to {longest:,} tokens{'' if setting.requests == 1 else ' each'}."
 
 

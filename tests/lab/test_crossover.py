@@ -124,9 +124,9 @@ def test_the_picture_holds_the_lines_of_the_sentence(panel):
 def test_a_data_sheet_never_says_measured_and_is_not_run(panel, paper):
     assert panel.button.disabled
     panel.measure()
-    assert paper.ran == [] and "is a data sheet here" in said(panel)
+    assert paper.ran == [] and "is not here" in said(panel)
     assert "measured" not in said(panel).replace("not measured", "").replace("Not measured", "")
-    assert "rates of its data sheet" in panel.picture.lines_note.get_text()
+    assert "published rates" in panel.picture.lines_note.get_text()
 
 
 def test_this_machine_is_measured_and_says_so(panel, paper):

@@ -45,9 +45,9 @@ def test_the_setting_computes_what_the_formula_says():
     one = kv_cache_bytes(num_layers=32, num_kv_heads=8, head_dim=128, seq_len=32768)
     assert setting.one_request() == one and setting.cache == 8 * one
     assert setting.weights == 2 * 8_030_261_248
-    assert setting.free == 80 * GB - setting.weights - 8 * one
-    assert setting.fitting() == 14 == (80 * GB - setting.weights) // one
-    assert setting.longest() == (80 * GB - setting.weights) // (8 * 131_072)
+    assert setting.free == H100.memory_bytes - setting.weights - 8 * one
+    assert setting.fitting() == 16 == (H100.memory_bytes - setting.weights) // one
+    assert setting.longest() == (H100.memory_bytes - setting.weights) // (8 * 131_072)
     assert MemorySetting(LLAMA, H100, 32768, 8, 4, 8).weights == 8_030_261_248 // 2
     assert MemorySetting(LLAMA, H100, 32768, 8, 4, 8).cache == 4 * one
 
@@ -75,7 +75,7 @@ def test_windows_bend_the_curve_and_their_absence_is_drawn():
 def test_a_context_without_end_has_none():
     endless = ModelPreset("all windows", 2, 4, 2, 8, 32, 64, 100, window=16)
     assert MemorySetting(endless, H100, 128, 1).longest() is None
-    assert "without end" in memory_words.sentence(MemorySetting(endless, H100, 128, 1))
+    assert "any number of tokens" in memory_words.sentence(MemorySetting(endless, H100, 128, 1))
 
 
 def test_kinds_of_attention():
@@ -94,9 +94,9 @@ def test_opens_with_the_numbers_and_the_classes(shared):
     assert 'role="status"' in panel.status.value
     assert said(panel) == (
         "Llama 3.1 8B on H100 SXM: 16.1 GB of weights at 16 bits, and a cache of 8 × 4.29 GB = "
-        "34.4 GB at 16 bits for 8 requests of 32,768 tokens. Together 50.4 GB of 80 GB; 29.6 GB "
-        "stay free. The cache dominates: 2.1 times the weights. At most 14 requests of this "
-        "context fit; 8 requests may have up to 60,977 tokens each."
+        "34.4 GB at 16 bits for 8 requests of 32,768 tokens. Together 50.4 GB of 85.5 GB; 35.1 GB "
+        "stay free. The cache dominates: 2.1 times the weights. At most 16 requests of this "
+        "context fit; 8 requests may have up to 66,242 tokens each."
     )
     assert bytes(panel.image.value).startswith(b"\x89PNG")
 
@@ -105,23 +105,23 @@ def test_the_70b_model_on_an_h100_says_by_how_much_it_does_not_fit(shared):
     put(shared, model="Llama 3.1 70B", device="H100 SXM", context=32768, requests=8,
         weight_bits=16, cache_bits=16)  # fmt: skip
     assert "141 GB of weights" in said(shared) and "8 × 10.7 GB = 85.9 GB" in said(shared)
-    assert "exceed the 80 GB of memory by 61.1 GB; with the cache 147 GB are missing" in said(shared)
-    assert shown(shared.picture.title) == "The weights alone are 61.1 GB too large for H100 SXM"
+    assert "exceed the 85.5 GB of memory by 55.6 GB; with the cache, 141 GB are missing" in said(shared)
+    assert shown(shared.picture.title) == "The weights alone are 55.6 GB too large for H100 SXM"
     assert len(shared.picture.stairs.get_xdata()) == 0
     put(shared, weight_bits=4)
-    assert "At most 4 requests" in said(shared) and "exceeds the 80 GB" in said(shared)
-    assert "scales" in said(shared)
+    assert "At most 4 requests" in said(shared) and "exceeds the 85.5 GB" in said(shared)
+    assert "scale factors" in said(shared)
     put(shared, requests=4)
     assert shown(shared.picture.title).startswith("Fits: ")
 
 
 def test_one_too_many_and_one_that_fits(shared):
-    put(shared, model="Llama 3.1 8B", weight_bits=16, cache_bits=16, context=32768, requests=14)
-    assert shown(shared.picture.title).startswith("Fits: 3.81 GB of H100 SXM stay free")
-    put(shared, requests=15)
-    assert shown(shared.picture.title) == "Does not fit: 485 MB more than H100 SXM has"
-    assert shown(shared.picture.asked_label) == "15 do not fit"
-    assert shown(shared.picture.possible_label) == "at most 14"
+    put(shared, model="Llama 3.1 8B", weight_bits=16, cache_bits=16, context=32768, requests=16)
+    assert shown(shared.picture.title).startswith("Fits: 741 MB of H100 SXM stay free")
+    put(shared, requests=17)
+    assert shown(shared.picture.title) == "Does not fit: 3.55 GB more than H100 SXM has"
+    assert shown(shared.picture.asked_label) == "17 do not fit"
+    assert shown(shared.picture.possible_label) == "at most 16"
 
 
 def test_no_request_of_a_context_but_a_shorter_one():
@@ -129,7 +129,7 @@ def test_no_request_of_a_context_but_a_shorter_one():
     words = memory_words.sentence(MemorySetting(LLAMA, card, 32768, 1))
     assert "No request of this context fits; one alone may have 7,167 tokens." in words
     full = DevicePreset("full", LLAMA.weight_bytes(2) + 5, 0.0)
-    assert "not even one token" in memory_words.sentence(MemorySetting(LLAMA, full, 128, 1))
+    assert "Not even one token" in memory_words.sentence(MemorySetting(LLAMA, full, 128, 1))
     exact = DevicePreset("exact", LLAMA.weight_bytes(2) + 131_072 * 128, 0.0)
     assert memory_words.main_title(MemorySetting(LLAMA, exact, 128, 1)).startswith("Fits exactly")
 
@@ -162,12 +162,12 @@ def test_artists_hold_the_numbers(shared):
     ]
     assert list(picture.one.get_ydata()) == [MODELS["Gemma 2 9B"].cache_bytes(c, 1, 4) for c in STAIRS]
     assert picture.unwindowed.get_ydata()[-1] == 3 * 2 * 344_064 * 131_072
-    assert list(picture.limit.get_ydata()) == [40 * GB] * 2
+    assert list(picture.limit.get_ydata()) == [40 * 2**30] * 2
     assert list(picture.cache.level.get_ydata()) == [setting.weights] * 2
     assert (picture.chosen.get_xdata()[0], picture.chosen.get_ydata()[0]) == (8192, setting.cache)
     contexts, counts = picture.stairs.get_data()
     assert all(
-        count == (40 * GB - setting.weights) // setting.one_request(context)
+        count == (setting.memory - setting.weights) // setting.one_request(context)
         for context, count in zip(contexts, counts, strict=True)
     )
     scale = max(setting.total, setting.memory)
