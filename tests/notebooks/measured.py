@@ -15,4 +15,5 @@ MEASURED = {
     "07_static_cache": 15,
     "08_attention_without_scores": 5,
     "09_smaller_caches": 1,
+    "09b_latent_attention": 2,
 }

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = ROOT / "assets" / "glossary.md"
 ROW = re.compile(
-    r"\| (?P<term>[^|]+) \| (?P<meaning>[^|]+) \| \[(?P<number>\d\d)\]\(\.\./(?P<path>[^)]+)\) \|"
+    r"\| (?P<term>[^|]+) \| (?P<meaning>[^|]+) \| \[(?P<number>\d\d[a-z]?)\]\(\.\./(?P<path>[^)]+)\) \|"
 )
 LINES = GLOSSARY.read_text("utf-8").splitlines()
 ENTRIES = [match.groupdict() for line in LINES if (match := ROW.fullmatch(line))]
