@@ -113,21 +113,21 @@ def test_an_unknown_key_names_the_nearest(key):
 
 
 def test_the_learners_line_is_named():
-    source = "def counts(T):\n    total = 0\n    return total / (T - T)\n"
+    source = "def counts(p, n):\n    total = 0\n    return total / (n - n)\n"
     verdict = find("01-count-projections").check(define("counts", source))
     assert "ZeroDivisionError (division by zero)" in verdict.message
-    assert "line 3: `return total / (T - T)`" in verdict.message
+    assert "line 3: `return total / (n - n)`" in verdict.message
 
 
 def test_a_call_deeper_in_a_library_still_names_the_learners_line():
-    source = "import json\ndef counts(T):\n    return json.loads('{')\n"
+    source = "import json\ndef counts(p, n):\n    return json.loads('{')\n"
     verdict = find("01-count-projections").check(define("counts", source))
     assert "JSONDecodeError" in verdict.message
     assert "line 3: `return json.loads('{')`" in verdict.message
 
 
 def test_half_a_stub_says_what_is_left():
-    source = "def counts(T):\n    half = ...\n    return half + 1, T, 0\n"
+    source = "def counts(p, n):\n    half = ...\n    return half + 1, n, 0\n"
     verdict = find("01-count-projections").check(define("counts", source))
     assert verdict.status == NOT_ATTEMPTED
     assert "line 3" in verdict.message
@@ -150,7 +150,7 @@ def test_a_check_reaches_the_progress_and_solved_stays_solved():
     assert status() == NOT_ATTEMPTED
     panel.check(define(task.name, task.solution))
     assert status() == CORRECT
-    panel.check(define(task.name, task.wrong["floats"]))
+    panel.check(define(task.name, task.wrong["one step only"]))
     assert status() == CORRECT
 
 

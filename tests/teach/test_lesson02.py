@@ -75,7 +75,7 @@ def test_one_update_for_each_of_k_and_v_is_named():
 
 
 def test_a_row_of_the_right_shape_never_stops_the_check():
-    for body in ("np.zeros((1, 4))", "q / 3", "np.full((1, 4), np.nan)", "(k + v).astype(complex).real"):
+    for body in ("np.zeros_like(q)", "q / 3", "np.full_like(q, np.nan)", "(k + v).astype(complex).real"):
         source = (
             "import numpy as np\ndef decode_step(x, W_Q, W_K, W_V, cache):\n"
             f"    q, k, v = x @ W_Q, x @ W_K, x @ W_V\n    return {body}\n"

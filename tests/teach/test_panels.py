@@ -8,7 +8,7 @@ import ipywidgets as widgets
 import pytest
 
 from kvlib.teach import exercise, predict, progress, quiz
-from kvlib.teach.exercises import all_exercises
+from kvlib.teach.exercises import all_exercises, define
 from kvlib.teach.panel import Panel, code, paragraphs
 
 MAKERS = {
@@ -96,7 +96,7 @@ def test_hints_and_solution_as_plain_calls(capsys):
     with pytest.raises(ValueError, match="3 hints"):
         panel.hint(4)
     panel.solution()
-    assert capsys.readouterr().out.startswith("def counts(T):")
+    assert capsys.readouterr().out.startswith("def counts(p, n):")
 
 
 @pytest.mark.parametrize("task", all_exercises(), ids=lambda task: task.key)
@@ -111,7 +111,7 @@ def test_an_exercise_shows_its_words(task):
 
 def test_a_solved_exercise_says_so_in_the_panel_and_not_in_the_text():
     before = exercise("01-count-projections")
-    before.check(lambda T: (T * (T + 1) // 2, T, T * (T - 1) // 2))
+    before.check(define("counts", before.exercise.solution))
     assert "correct: " in before.status.value
     after = exercise("01-count-projections")
     assert "solved this one before" in after.status.value

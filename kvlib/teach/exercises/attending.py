@@ -3,10 +3,11 @@
 import numpy as np
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.watching import array, precision
 
-HIDDEN, HEAD_DIM = 5, 4
-CASES = ((6, 1), (0, 1), (8, 40), (2, 40))  # rows held, size of the numbers; no two sizes alike
-SEED = 151  # the third case's scores overflow exp, the fourth's are all far below 0
+# C, D, rows held, size of the numbers: C, D, sqrt(D), D / 2 and T are never alike
+CASES = ((5, 9, 6, 0.5), (7, 3, 0, 1), (4, 7, 8, 40), (8, 5, 2, 40), (5, 9, 300, 1))
+SEED = 447  # the third case's scores overflow exp, the fourth's are all far below 0
 
 
 class RowCache:
@@ -32,43 +33,75 @@ class RowCache:
 
 def attention_row(q, K, V, scale=None) -> np.ndarray:
     """Return softmax(q K^T x scale) V: (1, D), (T, D), (T, D) -> (1, D)."""
-    scores = q @ K.T * (HEAD_DIM**-0.5 if scale is None else scale)
+    scores = q @ K.T * (q.shape[-1] ** -0.5 if scale is None else scale)
     return _softmax(scores) @ V
 
 
+def step_cases() -> list[tuple[np.ndarray, ...]]:
+    """Return x (1, C), weights (3, C, D), and K and V (held, D) of every case."""
+    random, cases = np.random.default_rng(SEED), []
+    for hidden, dim, held, size in CASES:
+        weights = random.normal(size=(3, hidden, dim))
+        x = size * random.normal(size=(1, hidden))
+        cases.append((x, weights, *(size * random.normal(size=(2, held, dim)))))
+    return cases
+
+
 def _check_step(candidate) -> Verdict:
-    random = np.random.default_rng(SEED)
-    weights = random.normal(size=(3, HIDDEN, HEAD_DIM))
-    for held, size in CASES:
-        x = size * random.normal(size=(1, HIDDEN))
-        K, V = size * random.normal(size=(2, held, HEAD_DIM))
+    for x, weights, K, V in step_cases():
+        held, dim = K.shape
         q, k, v = (x @ W for W in weights)
         cache = RowCache(K.copy(), V.copy())
+        told = f"; this was with C={x.shape[1]}, D={dim} and {held} rows in the cache"
         try:
-            output = _as_array(given := _run(candidate, x, weights, cache))
+            output = array(given := _run(candidate, x, weights, cache))
         except ValueError:
             if cache.seq_len > held + 1:
-                return not_yet(_TWICE)
+                return not_yet(_TWICE + told)
             if _reads_k_as_it_stands(candidate, x, weights):
                 return not_yet(
                     "that multiplies q by K as it stands; each score is a product of q with one row "
-                    "of K, so K must be transposed: q @ K.T"
+                    f"of K, so K must be transposed: q @ K.T{told}"
                 )
             raise
+        if not np.array_equal(cache.K[:held], K) or not np.array_equal(cache.V[:held], V):
+            return not_yet(f"the step changed older rows of the cache: they are done, and only read{told}")
         all_k, all_v = np.concatenate([K, k]), np.concatenate([V, v])
-        if output is None or output.shape != (1, HEAD_DIM):
-            if output is not None and _alike(output, _softmax(q @ all_k.T / HEAD_DIM**0.5)):
-                return not_yet("those are the weights: multiply them by V to get the output")
-            return not_yet(f"return one row, (1, {HEAD_DIM}): the weights times V; it returns {show(given)}")
+        if output is None or output.shape != (1, dim):
+            if output is not None and _alike(output, _softmax(q @ all_k.T / dim**0.5)):
+                return not_yet(f"those are the weights: multiply them by V to get the output{told}")
+            return not_yet(
+                f"return one row, (1, D) = (1, {dim}): the weights times V; it returns {show(given)}{told}"
+            )
+        if precision(given)[0] > 1e-6:
+            return not_yet(
+                "float16 and bfloat16 are too coarse for scores in the thousands: stay in float32 or "
+                f"float64{told}"
+            )
         wanted = attention_row(q, all_k, all_v)
-        if not np.allclose(output, wanted, rtol=1e-9):
-            return not_yet(_step_mistake(output, q, k, v, K, V))
-        if mistake := _cache_mistake(cache, k, v, K, V):
-            return not_yet(mistake)
+        if not _as_exact_as_float32(output, wanted, q, all_k, all_v):
+            return not_yet(_step_mistake(output, q, k, v, K, V, x.shape[1]) + told)
+        if mistake := _cache_mistake(cache, k, v, held):
+            return not_yet(mistake + told)
     return correct(
         "project, append, then attend to every row, the token's own included; also in an empty "
         "cache, and with scores in the thousands"
     )
+
+
+def _as_exact_as_float32(output, wanted, q, K, V) -> bool:
+    """Say whether only rounding parts the two: that of float32, or less than 1e-9.
+
+    A factor that all numbers share is no rounding: the weights do not sum to 1.
+    """
+    size = float(np.abs(V).max())
+    if np.allclose(output, wanted, rtol=0, atol=1e-9 * size):
+        return True
+    scores = float(np.abs(q @ K.T).max()) / K.shape[1] ** 0.5
+    factor = (output * wanted).sum() / (wanted**2).sum()
+    if np.abs(output - factor * wanted).max() < 1e-12 * size:
+        return False
+    return np.allclose(output, wanted, rtol=0, atol=float(np.finfo(np.float32).eps) * (4 + 4 * scores) * size)
 
 
 _TWICE = "two rows were appended for one token: call `cache.update` once, it returns both K and V"
@@ -81,10 +114,11 @@ def _run(candidate, x, weights, cache):
 
 def _reads_k_as_it_stands(candidate, x, weights) -> bool:
     """Say whether q K is computed; it only can be when T is D."""
-    K, V = np.random.default_rng(1).normal(size=(2, HEAD_DIM - 1, HEAD_DIM))
+    dim = weights.shape[-1]
+    K, V = np.random.default_rng(1).normal(size=(2, dim - 1, dim))
     q, k, v = (x @ W for W in weights)
     try:
-        output = _as_array(_run(candidate, x, weights, RowCache(K, V)))
+        output = array(_run(candidate, x, weights, RowCache(K, V)))
     except ValueError:
         return False
     all_k, all_v = np.concatenate([K, k]), np.concatenate([V, v])
@@ -92,7 +126,7 @@ def _reads_k_as_it_stands(candidate, x, weights) -> bool:
 
 
 def _alike(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.shape == other.shape and np.allclose(one, other, rtol=1e-6)
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-5)
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
@@ -109,17 +143,11 @@ def apart(given: np.ndarray, wanted: np.ndarray) -> str:
     return f"{pair[0]}, not {pair[1]}"
 
 
-def _as_array(given) -> np.ndarray | None:
-    try:
-        return np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        return None
-
-
-def _step_mistake(output, q, k, v, K, V) -> str:
+def _step_mistake(output, q, k, v, K, V, hidden: int) -> str:
     """Say which mistake gives this output."""
     all_k, all_v = np.concatenate([K, k]), np.concatenate([V, v])
-    scores = q @ all_k.T / HEAD_DIM**0.5
+    dim = K.shape[1]
+    scores = q @ all_k.T / dim**0.5
     rows, largest = len(all_k), scores.max()
     shown = apart(output[0], attention_row(q, all_k, all_v)[0])
     if not np.isfinite(output).all():
@@ -134,8 +162,8 @@ def _step_mistake(output, q, k, v, K, V) -> str:
                 "and 0 / 0 is nan. Subtract the largest score, also a negative one"
             )
         return (
-            f"with {len(K)} rows in the cache the output is {shown}, though no score is above "
-            f"{largest:.1f}: look for a division by 0 or a logarithm of a negative number"
+            f"the output is {shown}, though no score is above {largest:.1f}: "
+            "look for a division by 0 or a logarithm of a negative number"
         )
     exps = np.exp(scores - largest)
     mistakes = []
@@ -151,30 +179,45 @@ def _step_mistake(output, q, k, v, K, V) -> str:
             v,
             "that attends to the new row alone: use all rows, which `cache.update` returns",
         ))  # fmt: skip
+        mistakes += [
+            (
+                attention_row(q, all_k[-newest:], all_v[-newest:]),
+                f"that attends to the newest {newest} rows alone: the step reads all {rows}",
+            )
+            for newest in range(2, rows)
+        ]
     mistakes += [
         (attention_row(q, all_k, all_v, 1.0), "the scores are not scaled: divide them by sqrt(D)"),
         (
-            attention_row(q, all_k, all_v, 1 / HEAD_DIM),
+            attention_row(q, all_k, all_v, 1 / dim),
             "the scores are divided by D; the formula divides by its square root",
+        ),
+        (
+            attention_row(q, all_k, all_v, 2 / dim),
+            "the scores are divided by D / 2, which is sqrt(D) for D = 4 only",
+        ),
+        (
+            attention_row(q, all_k, all_v, 1 / 2),
+            "the scores are divided by 2, which is sqrt(D) for D = 4 only: take D from q",
         ),
         (
             attention_row(q, all_k, all_v, rows**-0.5),
             "divide by sqrt(D), not sqrt(T): the scale belongs to the head, not to the rows",
         ),
         (
-            attention_row(q, all_k, all_v, HIDDEN**-0.5),
+            attention_row(q, all_k, all_v, hidden**-0.5),
             "divide by sqrt(D), not sqrt(C): a score sums D products, the width of q and K",
         ),
         (
-            attention_row(q, all_k, all_v, HEAD_DIM**0.5),
+            attention_row(q, all_k, all_v, dim**0.5),
             "the scores are multiplied by sqrt(D); the formula divides",
         ),
         (
-            attention_row(q, all_k, all_v, 1.0) / HEAD_DIM**0.5,
+            attention_row(q, all_k, all_v, 1.0) / dim**0.5,
             "the scale comes after the softmax, so the weights no longer sum to 1: divide the scores",
         ),
         (
-            attention_row(q, all_k, all_v) / HEAD_DIM**0.5,
+            attention_row(q, all_k, all_v) / dim**0.5,
             "that divides by sqrt(D) twice: the scores once, and not the weights or the output",
         ),
         (
@@ -200,20 +243,24 @@ def _step_mistake(output, q, k, v, K, V) -> str:
     for wrong, meaning in mistakes:
         if _alike(output, wrong):
             return meaning
+    factor = (output / attention_row(q, all_k, all_v)).ravel()
+    if 0.5 < factor[0] < 1.5 and np.allclose(factor, factor[0], rtol=1e-9):
+        return (
+            f"the output is {factor[0]:.7g} times the right one, so the weights do not sum to 1: is something "
+            "added to their sum?"
+        )
     if abs(largest) > 700:
         return (
             f"right for small scores, but where the largest is {largest:,.0f} the output is {shown}: "
             "subtract the largest score before exp, without clipping"
         )
     return (
-        f"with {len(K)} rows in the cache the output is {shown}: check each line's shape and "
-        "formula, one by one"
+        f"the output is {shown}: check each line's shape and formula, one by one"
     )
 
 
-def _cache_mistake(cache, k, v, K, V) -> str | None:
+def _cache_mistake(cache, k, v, held: int) -> str | None:
     """Say what is wrong with the rows that the cache holds after the step, if anything."""
-    held = len(K)
     if cache.seq_len == held:
         return (
             f"the output is right, but the cache still holds {held} rows: the next token would "
@@ -223,10 +270,9 @@ def _cache_mistake(cache, k, v, K, V) -> str | None:
         return f"the output is right, but {_TWICE}"
     if cache.seq_len != held + 1:
         return f"the cache went from {held} rows to {cache.seq_len}: one token appends one row"
-    if not np.allclose(cache.K[-1], k) or not np.allclose(cache.V[-1], v):
-        return "the row that was appended is not x W_K and x W_V"
-    if not np.array_equal(cache.K[:held], K) or not np.array_equal(cache.V[:held], V):
-        return "the step changed older rows of the cache: they are done, and only read"
+    for rows, wanted in ((cache.K, k), (cache.V, v)):
+        if not np.allclose(rows[-1:], wanted, rtol=0, atol=1e-6 * float(np.abs(wanted).max())):
+            return "the output is right, but the row left in the cache is not x W_K or x W_V"
     return None
 
 
@@ -301,6 +347,18 @@ scores in the thousands.""",
         ),
         "absolute max": _step_source(
             softmax=_SOFTMAX.replace("scores.max(", "np.abs(scores).max(")
+        ),
+        "divided by D / 2": _step_source(scores="q @ K.T / (q.shape[-1] / 2)"),
+        "a window of 16 rows": _step_source(after="    weights, V = weights[:, -16:], V[-16:]\n"),
+        "attends to the newest 16 rows": _step_source(
+            "    K, V = cache.update(k, v)\n    K, V = K[-16:], V[-16:]\n"
+        ),
+        "something added to the sum": _step_source(
+            softmax=_SOFTMAX.replace("weights.sum(axis=-1, keepdims=True)",
+                                     "(weights.sum(axis=-1, keepdims=True) + 1e-6)")
+        ),
+        "scales the rows of the cache": _step_source(
+            "    K, V = cache.update(k, v)\n    K /= q.shape[-1] ** 0.5\n", scores="q @ K.T"
         ),
         "appended twice, then attended": _step_source(
             "    cache.update(k, v)\n    K, V = cache.update(k, v)\n"

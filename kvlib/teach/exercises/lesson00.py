@@ -1,6 +1,7 @@
 """The exercises of lesson 00: the shapes of a decode step, and what a device can hold."""
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.watching import rounded, whole, why_not_whole
 
 # Sizes that differ from one another, so that a wrong shape says which size went wrong.
 SHAPE_CASES = ((2, 15, 5, 8, 11), (1, 9, 3, 64, 100), (4, 6, 6, 16, 32), (3, 8, 1, 4, 1))
@@ -51,7 +52,7 @@ def _shape_mistakes(name: str, B: int, H: int, KV: int, D: int, T: int) -> list[
         "output": [
             ((B, H, T, D), "one query makes one output row per head"),
             ((B, KV, 1, D), "there is one output per query head, not per KV head"),
-            ((B, H, 1, T), "the scores weigh the values, and a value has D numbers"),
+            ((B, H, 1, T), "the weights mix the values, and a value has D numbers"),
             ((B, 1, H * D), "that is after the heads are joined; here they are still apart"),
             ((B, H, D), "keep the row axis, even when it is 1"),
         ],
@@ -65,15 +66,14 @@ def _check_shapes(candidate) -> Verdict:
         B, H, KV, D, T = case
         sizes = f"with B={B}, H={H}, KV={KV}, D={D}, T={T}"
         if not isinstance(given, dict):
-            return not_yet(f"return a dict with the four names; this returned {show(given)}")
+            return not_yet(f"return a dict with the four names; {sizes} this returned {show(given)}")
         for name, wanted in decode_shapes(*case).items():
             if name not in given:
                 return not_yet(f"`{name}` is missing from the dict")
-            try:
-                shape = tuple(int(size) for size in given[name])
-            except (TypeError, ValueError):
+            shape = _whole_sizes(given[name])
+            if shape is None:
                 return not_yet(
-                    f"`{name}` must be a tuple of whole numbers, it is {show(given[name])}"
+                    f"`{name}` must be a tuple of whole numbers, it is {show(given[name])} {sizes}"
                 )
             if shape == wanted:
                 continue
@@ -88,6 +88,17 @@ def _check_shapes(candidate) -> Verdict:
     return correct(
         "one query row per head, T keys per KV head, one row of scores, one output row per head"
     )
+
+
+def _whole_sizes(given) -> tuple[int, ...] | None:
+    """Return a shape as a tuple of ints, None for what is none."""
+    if isinstance(given, str | bytes | dict | set):
+        return None
+    try:
+        sizes = tuple(whole(size) for size in given)
+    except TypeError:
+        return None
+    return None if None in sizes else sizes
 
 
 def _shapes_source(**changed: str) -> str:
@@ -141,19 +152,20 @@ Give the shape of each tensor as a tuple, in the layout (batch, heads, rows, col
 )
 
 GB = 10**9
-# (free bytes, weight bytes, bytes per token, what the case is about)
+# (free bytes, weight bytes, bytes per token, what the case is about); in each, a mistake is alone
 HOLD_CASES = (
-    (1000, 400, 100, "small numbers"),
-    (1000, 401, 100, "a division that leaves a rest"),
-    (1000, 310, 100, "a division that leaves almost a whole token"),
+    (1000, 400, 100, "tokens that fill the room exactly"),
+    (1060, 401, 100, "room for 6 tokens and a part of one"),
+    (1000, 401, 100, "one byte too few for 6 tokens"),
     (80 * GB, 16 * GB, 131_072, "8 billion 16-bit weights, 80 GB"),
     (80 * GB, 141 * GB, 327_680, "weights larger than the memory"),
     (1000, 1000, 100, "weights that fill the memory"),
+    (1000, 1001, 100, "weights one byte larger than the memory"),
 )
 
 
 def longest_context(free_bytes: int, weight_bytes: int, bytes_per_token: int) -> int:
-    """Return how many whole tokens of cache fit beside the weights."""
+    """Return how many whole tokens of cache fit next to the weights."""
     return max(0, (free_bytes - weight_bytes) // bytes_per_token)
 
 
@@ -161,43 +173,53 @@ def _check_context(candidate) -> Verdict:
     for free, weights, per_token, about in HOLD_CASES:
         given = candidate(free, weights, per_token)
         wanted = longest_context(free, weights, per_token)
-        case = (
-            f"with free_bytes={free:,}, weight_bytes={weights:,} and bytes_per_token={per_token:,} "
-            f"({about}) it gives {show(given)}"
-        )
-        exact = (free - weights) / per_token
-        if (
-            isinstance(given, bool)
-            or not hasattr(given, "__index__")
-            and not isinstance(given, float)
-        ):
-            return not_yet(f"return a whole number of tokens; {case}")
-        if given == wanted and not isinstance(given, float):
+        tokens = whole(given)
+        if tokens == wanted:
             continue
-        if given == free // per_token or given == free / per_token:
-            return not_yet(f"the weights need room too; {case}")
-        if given == (free + weights) // per_token or given == (free + weights) / per_token:
-            return not_yet(f"the weights take room away, they do not add it; {case}")
-        if weights > free and given < 0:
-            return not_yet(
-                "where the weights alone do not fit, the answer is 0, not a negative number; "
-                f"{case}"
-            )
-        if given == (free - weights) // (2 * per_token):
-            return not_yet(f"`bytes_per_token` counts K and V already, do not double it; {case}")
-        if isinstance(given, float):
-            return not_yet(
-                f"part of a token cannot be stored: return whole tokens, as an int; {case}"
-            )
-        if given > exact:
-            return not_yet(f"round down: a token that fits only in part does not fit; {case}")
-        if given == wanted - 1:
-            return not_yet(f"one more token fits; {case}")
+        mistake = _context_mistake(given, tokens, wanted, free, weights, per_token)
         return not_yet(
-            f"{case}; what is free after the weights, and how often do the bytes of a token go "
-            "into it?"
+            f"{mistake}; with free_bytes={free:,}, weight_bytes={weights:,} and "
+            f"bytes_per_token={per_token:,} ({about}) it gives {show(given)}"
         )
-    return correct("whole tokens, beside the weights, and 0 where the weights alone do not fit")
+    return correct("whole tokens, next to the weights, and 0 where the weights alone do not fit")
+
+
+def _context_mistake(given, tokens, wanted, free: int, weights: int, per_token: int) -> str:
+    """Say which mistake gives this answer."""
+    room = free - weights
+    known = {
+        free // per_token: "the weights need room too",
+        (free + weights) // per_token: "the weights take room away, they do not add it",
+        room // (2 * per_token): "`bytes_per_token` counts K and V already, do not double it",
+        room: "those are bytes: how many tokens of `bytes_per_token` bytes is that?",
+        free - weights // per_token: "`//` binds closer than `-`: put the difference in brackets",
+        -room // per_token: "that is the weights less the memory: subtract the other way round",
+    }
+    read = given // 1 if isinstance(given, float) and abs(given) < 1e30 else tokens
+    if room < 0 and read is not None and read < 0:
+        return "where the weights alone do not fit, the answer is 0, not a negative number"
+    if room <= 0 and read is not None:
+        return (
+            "the weights leave no room there, so no token fits: the answer is 0. Cut what is left at 0, "
+            "without abs() and without a smallest answer of 1"
+        )
+    if read in known and read != wanted:
+        return known[read]
+    if tokens is None:
+        if isinstance(given, float) and read == wanted:
+            return "part of a token cannot be stored: return whole tokens, as an int"
+        return why_not_whole(given, "the number of tokens")
+    if (short := rounded(given, wanted)) is not None:
+        return short
+    if tokens == wanted + 1:
+        if room % per_token == 0:
+            return f"one too many: {wanted} tokens fill the room exactly"
+        if free // per_token - weights // per_token == tokens and room % per_token == per_token - 1:
+            return "round once, after the subtraction: two quotients rounded by themselves do not add up"
+        return "round down: a token that fits only in part does not fit"
+    if tokens == wanted - 1:
+        return "one more token fits"
+    return "what is free after the weights, and how often do the bytes of a token go into it?"
 
 
 def _context_source(*lines: str) -> str:
@@ -243,6 +265,19 @@ Return the longest context one request can have, in whole tokens. Where nothing 
         ),
         "adds the weights": _context_source(
             "return (free_bytes + weight_bytes) // bytes_per_token"
+        ),
+        "one too many": _context_source(
+            "return max(0, (free_bytes - weight_bytes) // bytes_per_token + 1)"
+        ),
+        "bytes, not tokens": _context_source("return max(0, free_bytes - weight_bytes)"),
+        "a slip of precedence": _context_source(
+            "return max(0, free_bytes - weight_bytes // bytes_per_token)"
+        ),
+        "the sign dropped": _context_source(
+            "return abs(free_bytes - weight_bytes) // bytes_per_token"
+        ),
+        "rounded twice": _context_source(
+            "return max(0, free_bytes // bytes_per_token - weight_bytes // bytes_per_token)"
         ),
     },
 )

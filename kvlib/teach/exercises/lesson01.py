@@ -2,76 +2,87 @@
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.feeding import LOOP
+from kvlib.teach.exercises.watching import rounded, whole, why_not_whole
+
+COUNT_CASES = ((5, 7), (1, 1), (3, 1), (1, 6), (38, 65), (40, 3), (1, 2000))  # p, n
 
 
-def projection_counts(T: int) -> tuple[int, int, int]:
+def projection_counts(p: int, n: int) -> tuple[int, int, int]:
     """Return position-level K/V projections without a cache, with one, and the redundant ones."""
-    return T * (T + 1) // 2, T, T * (T - 1) // 2
+    without, with_cache = n * p + n * (n - 1) // 2, p + n - 1
+    return without, with_cache, without - with_cache
 
 
 def _check_counts(candidate) -> Verdict:
-    for T in (7, 1, 2, 37, 2000, 0):
-        given = candidate(T)
+    for p, n in COUNT_CASES:
+        given, case = candidate(p, n), f"for p={p} and n={n:,}"
         if not isinstance(given, tuple | list) or len(given) != 3:
             return not_yet(
-                f"return three numbers, (without, with_cache, redundant); for T={T} it gives "
-                f"{show(given)}"
+                f"return three numbers, (without, with_cache, redundant); {case} it gives {show(given)}"
             )
         for name, number, wanted in zip(
-            ("without", "with_cache", "redundant"), given, projection_counts(T), strict=True
+            ("without", "with_cache", "redundant"), given, projection_counts(p, n), strict=True
         ):
-            if number == wanted and not isinstance(number, float | bool):
-                continue
-            return not_yet(
-                f"{_count_mistake(name, number, T)}; for T={T} `{name}` is {show(number)}"
-            )
-    return correct("T(T+1)/2 without a cache, T with one, and T(T-1)/2 of them redundant")
+            if whole(number) != wanted:
+                return not_yet(f"{_count_mistake(name, number, p, n)}; {case} `{name}` is {show(number)}")
+    return correct("n p + n(n - 1)/2 without a cache, p + n - 1 with one, and the difference is redundant")
 
 
-def _count_mistake(name: str, number, T: int) -> str:
-    without, with_cache, redundant = projection_counts(T)
+def _count_mistake(name: str, number, p: int, n: int) -> str:
+    without, with_cache, redundant = projection_counts(p, n)
     wanted = {"without": without, "with_cache": with_cache, "redundant": redundant}[name]
-    if number == wanted:  # and a float, or a bool
-        return "counts are whole numbers: divide with `//`, as one factor of two neighbours is even"
+    if (count := whole(number)) is None:
+        return why_not_whole(number, f"`{name}`")
+    twice = "a K/V projection of a position counts once, K and V together"
+    full = "that counts every step as if the text had its final length; it grows by one token a step"
     mistakes = {
         "without": [
-            (
-                T * T,
-                "T x T counts every step as if it had the full length; step t has only t positions",
-            ),
-            (
-                T * (T - 1) // 2,
-                "one position per step is missing: step t projects the new position too",
-            ),
-            (T * (T + 1), "a K/V projection of a position counts once, K and V together"),
-            (
-                T,
-                "that is the count with a cache: without one, step t projects all t positions",
-            ),
+            (n * (p + n - 1), full),
+            (n * (p + n), full),
+            (n * p + n * (n + 1) // 2, "that is one position too many in each step: the first runs the "
+             "prompt alone, p positions"),
+            (n * p, "the text grows: each step runs one position more than the one before"),
+            ((p + n - 1) * (p + n) // 2, "the prompt goes in at once, not token by token: the first step "
+             "already runs p positions"),
+            ((p + n) * (p + n + 1) // 2, "the prompt goes in at once, not token by token: the first step "
+             "already runs p positions"),
+            (n * (n + 1) // 2, "every step runs the prompt again as well, p positions"),
+            (n * (n - 1) // 2, "every step runs the prompt again as well, p positions"),
+            (with_cache, "that is the count with a cache: without one, each step runs all positions"),
+            (2 * without, twice),
         ],
         "with_cache": [
-            (without, "with a cache, only the new position is projected in each step"),
-            (2 * T, "a K/V projection of a position counts once, K and V together"),
-            (T - 1, "the last position is projected as well: its step needs its own key"),
-            (T + 1, "one step, one new position: T steps make no more than T"),
-            (1, "that is one step; count all T of them"),
+            (without, "with a cache, a step projects only positions that no step has projected before"),
+            (p + n, "the last new token is chosen, but no step runs it: it has no key yet"),
+            (n, "the first step projects the whole prompt, p positions"),
+            (n - 1, "the first step projects the whole prompt, p positions"),
+            (p, "the steps after the first project a position each"),
+            (1, "that is one step; count all n of them"),
+            (p + n - 2, "that is one too few: n steps are the prompt's, and n - 1 with one position each"),
+            (2 * with_cache, twice),
         ],
         "redundant": [
-            (without, "the first time a position is projected is not redundant: take those T away"),
-            (without + T, "redundant is what the cache saves: a difference, not a sum"),
-            (T * T - T, "the difference is half of that: step t repeats t - 1 positions"),
-            (T * T, "step t repeats the t - 1 positions before it, not T of them"),
+            (without, "the first projection of a position is not redundant: take those away"),
+            (without + with_cache, "redundant is what the cache saves: a difference, not a sum"),
+            (without - n, "take away the first projection of every position, those of the prompt too"),
+            (without - p, "take away the first projection of every position, those of new tokens too"),
+            (without - p - n, "that takes one too many away: the last new token is never projected"),
+            (2 * redundant, twice),
         ],
-    }
+    }  # fmt: skip
     for wrong, meaning in mistakes[name]:
-        if number == wrong:
+        if count == wrong != wanted:
             return meaning
-    return "write out T = 3 by hand, step by step, and count the positions that each step projects"
+    short = rounded(number, wanted)
+    return short or "write out p = 3 and n = 3 by hand, step by step, and count the positions of each step"
 
 
-def _counts_source(without="T * (T + 1) // 2", with_cache="T", redundant="T * (T - 1) // 2") -> str:
+_WITHOUT, _WITH = "n * p + n * (n - 1) // 2", "p + n - 1"
+
+
+def _counts_source(without=_WITHOUT, with_cache=_WITH, redundant="without - with_cache") -> str:
     return (
-        "def counts(T):\n"
+        "def counts(p, n):\n"
         f"    without = {without}\n"
         f"    with_cache = {with_cache}\n"
         f"    redundant = {redundant}\n"
@@ -82,52 +93,67 @@ def _counts_source(without="T * (T + 1) // 2", with_cache="T", redundant="T * (T
 COUNTS = Exercise(
     key="01-count-projections",
     lesson=1,
-    title="Count the projections",
+    title="Count the projections of an answer",
     minutes=8,
     difficulty=1,
     importance=3,
     name="counts",
     task="""
-A sequence grows one position at a time, from 1 to T. Without a cache, step t projects all its t
-positions to keys and values. With one, it projects the new position alone.
+A prompt of `p` tokens is given to the model, which writes `n` new ones; both are at least 1. A step
+makes one new token. The first step runs the prompt, and the text is then one token longer in each
+step. Without a cache, a step projects every position of the text so far. With one, it projects only
+those that no step has projected before.
 
-Count the position-level K/V projections over all T steps (K and V of one position in one layer
-count as one):
+Count the position-level K/V projections in one layer over all n steps (K and V of one position count
+as one):
 - `without` a cache
 - `with_cache`
 - `redundant`: those of `without` that had been made before""",
     hints=(
-        "Do T = 3 by hand: without a cache the steps project 1, then 2, then 3 positions.",
-        "The sum 1 + 2 + ... + T: pair the first with the last, the second with the last but one.",
-        "1 + 2 + ... + T = T(T + 1)/2. What is redundant is what a cache saves: the difference.",
+        "Do p = 3 and n = 3 by hand: without a cache the steps project 3, then 4, then 5 positions. "
+        "Which of these are new?",
+        "Without a cache: n steps of p positions each, and 0 + 1 + ... + (n - 1) more. Pair the first "
+        "with the last, the second with the last but one.",
+        "0 + 1 + ... + (n - 1) = n(n - 1)/2. With a cache, each position that is run is projected once, "
+        "and the last new token is not run. What is redundant is the difference.",
     ),
     stub=_counts_source("...", "...", "..."),
     solution=_counts_source(),
     judge=_check_counts,
     wrong={
-        "every step at full length": _counts_source(without="T ** 2"),
-        "off by one": _counts_source(without="T * (T - 1) // 2"),
-        "K and V counted apart": _counts_source(without="T * (T + 1)"),
-        "floats": _counts_source(without="T * (T + 1) / 2"),
+        "every step at full length": _counts_source(without="n * (p + n - 1)"),
+        "one position too many": _counts_source(without="n * p + n * (n + 1) // 2"),
+        "the text does not grow": _counts_source(without="n * p"),
+        "the prompt token by token": _counts_source(without="(p + n - 1) * (p + n) // 2"),
+        "no prompt": _counts_source(without="n * (n + 1) // 2"),
+        "K and V counted apart": _counts_source(without=f"2 * ({_WITHOUT})"),
+        "the last token run": _counts_source(with_cache="p + n"),
+        "no prompt with a cache": _counts_source(with_cache="n"),
         "one step only": _counts_source(with_cache="1"),
         "first projections called redundant": _counts_source(redundant="without"),
-        "T squared minus T": _counts_source(redundant="T * T - T"),
+        "a sum for a difference": _counts_source(redundant="without + with_cache"),
+        "a fraction": _counts_source(without="n * p + n * (n - 1) / 2.5"),
     },
 )
 
 
+# Made one by one, so that equal tokens are not one object.
+_LARGE = [[int(token) for token in "70001 70002 70003".split()] for _ in range(2)]
 EDIT_CASES = (
     ([5, 6, 7, 8, 4, 3], [5, 6, 9, 8, 4, 3], "an edit in the middle"),
     ([5, 6, 7, 8], [9, 6, 7, 8], "an edit at the start"),
     ([5, 6, 7], [5, 6, 9], "an edit at the end"),
     ([5, 6, 7, 8], [5, 9, 7, 3], "two edits"),
+    ([5, 5, 5, 7], [5, 5, 9, 7], "an edit of a token that occurs three times"),
     ([5, 6, 7, 8], [5, 5, 6, 7, 8], "a token inserted"),
+    ([5, 6, 7, 8], [5, 7, 8], "a token left out"),
     ([5, 6], [5, 6, 7, 8], "an old prompt that the new one continues"),
     ([5, 6, 7, 8], [5, 6], "a new prompt that stops early"),
     ([5, 6, 7], [5, 6, 7], "equal prompts"),
     ([], [5, 6], "an empty old prompt"),
     ([5, 6], [], "an empty new prompt"),
     ([], [], "two empty prompts"),
+    (*_LARGE, "equal prompts of large token numbers"),
 )
 
 
@@ -148,9 +174,9 @@ def _check_edit(candidate) -> Verdict:
             return not_yet(
                 f"it returns nothing where no token differs: the common part ends there; {case}"
             )
-        if isinstance(given, bool) or not hasattr(given, "__index__"):
-            return not_yet(f"return a position, a whole number; {case}")
-        if given == wanted:
+        if (position := whole(given)) is None:
+            return not_yet(f"{why_not_whole(given, 'the position')}; {case}")
+        if (given := position) == wanted:
             continue
         shared = min(len(a), len(b))
         differing = [i for i in range(shared) if a[i] != b[i]]
@@ -177,6 +203,8 @@ def _check_edit(candidate) -> Verdict:
             return not_yet(
                 f"rows exist for the shorter prompt only; nothing is shared past its end; {case}"
             )
+        if not differing and a == b and a in _LARGE:
+            return not_yet(f"compare tokens with `!=`, not with `is not`: equal numbers may be two objects; {case}")
         if not differing and given in (0, -1):
             return not_yet(f"nothing differs in the part they share: all of it can be kept; {case}")
         return not_yet(
@@ -244,6 +272,18 @@ both are equal, that is the length of the shorter one.""",
             "    if a != b:",
             "        return position",
             "return max(len(tokens_a), len(tokens_b))",
+        ),
+        "compares objects": _edit_source(
+            "for position, (a, b) in enumerate(zip(tokens_a, tokens_b)):",
+            "    if a is not b:",
+            "        return position",
+            "return min(len(tokens_a), len(tokens_b))",
+        ),
+        "looks the token up": _edit_source(
+            "for a, b in zip(tokens_a, tokens_b):",
+            "    if a != b:",
+            "        return tokens_a.index(a)",
+            "return min(len(tokens_a), len(tokens_b))",
         ),
         "runs past the end": _edit_source(
             "position = 0",
