@@ -1,5 +1,8 @@
 """Judge a learner's cache class: rows that can be read by eye, then every layer of a small model."""
 
+import gc
+import weakref
+
 from kvlib.teach.exercises.contract import (
     NOT_ATTEMPTED,
     NotAttempted,
@@ -7,6 +10,7 @@ from kvlib.teach.exercises.contract import (
     correct,
     not_yet,
     show,
+    trying,
 )
 
 BATCH, HEADS, DIM = 3, 4, 8  # all different, and none a length below, so that a mix-up shows
@@ -14,11 +18,17 @@ STEPS = (1, 1, 5)  # rows of each update: two decode steps, then a chunk
 AXES = ("the batch", "the KV heads", "the tokens", "the numbers of one row")
 
 
-def judge_cache(candidate) -> Verdict:
-    """Say whether `candidate()` makes a cache that a model can run on, and if not, what is wrong."""
-    for check in (_check_new, _check_rows, _check_apart, _check_gradient, _check_model):
+def judge_cache(candidate, most: int = 64) -> Verdict:
+    """Say whether `candidate()` makes a cache that a model can run on, and if not, what is wrong.
+
+    It is filled with `most` rows, for which it must have room.
+    """
+    checks = (_check_new, _check_rows, _check_dtype, _check_apart, _check_gradient, _check_model)
+    for check in checks:
         if (verdict := check(candidate)) is not None:
             return verdict
+    if (verdict := _check_many(candidate, most)) is not None:
+        return verdict
     return correct(
         f"{sum(STEPS)} rows in updates of {', '.join(map(str, STEPS))}, two caches kept apart, no "
         "gradient; on a small model the logits of the full pass, in one pass, in chunks and one "
@@ -37,7 +47,7 @@ def _check_new(candidate) -> Verdict | None:
         return not_yet(f"MyKVCache() made {show(cache)}, which has no method update")
     length = cache.seq_len
     if length is ...:
-        if cache.update(*_rows(torch, 1)) is ...:
+        if _update(cache, _rows(torch, 1), 0) is ...:
             raise NotAttempted
         return Verdict(NOT_ATTEMPTED, "`update` is written, `seq_len` is still a `...`")
     if callable(length):
@@ -55,11 +65,12 @@ def _check_rows(candidate) -> Verdict | None:
     import torch
 
     cache = candidate()
-    wanted = None
+    wanted, returned = None, []
     for call, num_new in enumerate(STEPS, 1):
         new = _rows(torch, num_new, start=sum(STEPS[: call - 1]))
         wanted = new if wanted is None else [torch.cat(pair, 2) for pair in zip(wanted, new)]
-        given = cache.update(*(x.clone() for x in new))
+        handed = [x.clone() for x in new]
+        given = _update(cache, handed, wanted[0].shape[2] - num_new)
         if given is ...:
             return Verdict(NOT_ATTEMPTED, "`seq_len` is written, `update` still returns `...`")
         if isinstance(given, torch.Tensor) or not isinstance(given, tuple | list):
@@ -71,6 +82,65 @@ def _check_rows(candidate) -> Verdict | None:
         )
         if wrong:
             return not_yet(wrong)
+        if not all(_equal(torch, x, y) for x, y in zip(handed, new)):
+            return not_yet("update changes k_new or v_new, which it was given: leave them as they are")
+        returned.append((given, wanted))
+    for call, (given, then) in enumerate(returned, 1):
+        if not all(_equal(torch, x, y) for x, y in zip(given, then)):
+            return not_yet(
+                f"a later update changes the rows that update {call} returned: append behind them, and "
+                "hand out no buffer that is written over"
+            )
+    return None
+
+
+def _update(cache, new, held: int):
+    """Call update; a crash inside is told with what it was given."""
+    with trying(f"update(k_new, v_new), each of shape {tuple(new[0].shape)}, after {held} rows"):
+        return cache.update(*new)
+
+
+def _check_dtype(candidate) -> Verdict | None:
+    """Judge one sequence with one KV head, in 16 bits."""
+    import torch
+
+    cache = candidate()
+    rows = [torch.arange(20.0).view(1, 1, 5, 4).bfloat16(), -torch.arange(20.0).view(1, 1, 5, 4).bfloat16()]
+    for start, stop in ((0, 1), (1, 5)):
+        given = _update(cache, [x[:, :, start:stop] for x in rows], start)
+        for name, x, row in zip("kv", given, rows):
+            told = f"one sequence, one KV head, {stop - start} rows after {start}, in bfloat16"
+            if tuple(x.shape) != (1, 1, stop, 4):
+                return not_yet(
+                    f"{told}: {name} has the shape {tuple(x.shape)}, not {(1, 1, stop, 4)}. Keep all four "
+                    "axes, also those of length 1"
+                )
+            if x.dtype != row.dtype:
+                return not_yet(f"{told}: {name} comes back in {x.dtype}. Rows keep the dtype they came in")
+    return None
+
+
+def _check_many(candidate, most: int) -> Verdict | None:
+    """Judge many rows: single ones, a long chunk, and single ones again."""
+    import torch
+
+    cache, singles = candidate(), most // 4 if most < 300 else 75
+    k, v = (x[:1, :1] for x in _rows(torch, most))
+    start = 0
+    for size in (*[1] * singles, most - singles - 3, 1, 1, 1):
+        start += size
+        given = _update(cache, [x[:, :, start - size : start] for x in (k, v)], start - size)
+        if all(_equal(torch, x, y[:, :, :start]) for x, y in zip(given, (k, v))):
+            continue
+        rows = given[0].shape[2]
+        if rows < start and _equal(torch, given[0], k[:, :, start - rows : start]):
+            return not_yet(
+                f"after {start} rows only the newest {rows} come back: a query needs all of them, from the "
+                "first token on"
+            )
+        return not_yet(f"few rows are right, but after {start} they are not those that were appended")
+    if cache.seq_len != most:
+        return not_yet(f"after {most} tokens seq_len is {show(cache.seq_len)}")
     return None
 
 
@@ -156,9 +226,9 @@ def _check_apart(candidate) -> Verdict | None:
 
     first, second = candidate(), candidate()
     new, other = _rows(torch, 2), [-x for x in _rows(torch, 3)]
-    first.update(*new)
+    _update(first, new, 0)
     if second.seq_len == 0:
-        given = second.update(*other)
+        given = _update(second, other, 0)
         if all(_equal(torch, x, y) for x, y in zip(given, other)) and first.seq_len == 2:
             return None
     return not_yet(
@@ -170,13 +240,22 @@ def _check_apart(candidate) -> Verdict | None:
 def _check_gradient(candidate) -> Verdict | None:
     import torch
 
-    cache = candidate()
-    for _ in range(2):
-        given = cache.update(*(x.requires_grad_() for x in _rows(torch, 1)))
+    cache, sources = candidate(), []
+    for held in range(2):
+        source = [x.requires_grad_() for x in _rows(torch, 1)]
+        given = _update(cache, [2 * x for x in source], held)
+        sources += [weakref.ref(x) for x in source]
     if any(x.requires_grad for x in given):
         return not_yet(
             "the rows carry a gradient, so each step would keep the graph of all earlier ones "
             "alive: store k_new.detach() and v_new.detach()"
+        )
+    del given, source
+    gc.collect()
+    if any(source() is not None for source in sources):  # only a graph still holds them
+        return not_yet(
+            "the rows that come back carry no gradient, but those kept inside do, and with them the graph "
+            "of every step: store k_new.detach(), not k_new"
         )
     return None
 
@@ -194,7 +273,8 @@ def _check_model(candidate) -> Verdict | None:
         whole = model(tokens)  # (2, 9, V), the truth
         for split, name in [((9,), "one pass"), ((4, 3, 2), "chunks"), ((1,) * 9, "one by one")]:
             caches = model.make_caches(candidate)
-            parts = [model(part, caches) for part in tokens.split(split, dim=1)]
+            with trying(f"a model of {model.config.num_layers} layers, 9 tokens, {name}"):
+                parts = [model(part, caches) for part in tokens.split(split, dim=1)]
             if not torch.allclose(torch.cat(parts, dim=1), whole, rtol=1e-9, atol=1e-9):
                 return not_yet(
                     f"single updates are right, but in a model of {model.config.num_layers} layers, "
@@ -202,7 +282,9 @@ def _check_model(candidate) -> Verdict | None:
                     "that were returned before, or does a cache remember another one?"
                 )
         prompts = [[7, 3, 11, 5, 2], [4, 9]]
-        if generate(model, prompts, 6, cache=candidate) != generate(model, prompts, 6, cache=None):
+        with trying("a batch of two prompts, of 5 and 2 tokens, and 6 new ones"):
+            written = generate(model, prompts, 6, cache=candidate)
+        if written != generate(model, prompts, 6, cache=None):
             return not_yet("a batch of unequal lengths gets another text than without a cache")
     return None
 

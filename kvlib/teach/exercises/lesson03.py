@@ -2,6 +2,7 @@
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.own_cache import CACHE
+from kvlib.teach.exercises.watching import whole, why_not_whole
 
 MASK_CASES = ((3, 8), (1, 6), (4, 4), (2, 3), (1, 1), (5, 20))
 
@@ -47,6 +48,8 @@ def _mask_mistake(torch, given, wanted) -> str:
             f"that is aligned at the top left: the first new query is token {start}, not token 0, "
             f"and sees keys 0 to {start}"
         )
+    if torch.equal(given, ones.tril(num_new)):
+        return "the diagonal is shifted by the new tokens; it is the old ones that shift it"
     if torch.equal(given, ones.tril(start - 1)):
         return "a query must see its own key as well"
     if torch.equal(given, ones.tril(start + 1)):
@@ -113,8 +116,10 @@ key j. A token sees itself and everything before it, and nothing after it.""",
 NUMBER_CASES = (
     ([9, 5, 2], 4, 6, "prompts of 9, 5 and 2 tokens, 4 new ones, a window of 6"),
     ([9, 5, 2], 4, None, "prompts of 9, 5 and 2 tokens, 4 new ones, no window"),
+    ([5, 8, 3], 6, 10, "prompts of 5, 8 and 3 tokens, 6 new ones, a window of 10"),
     ([3], 1, None, "one prompt of 3 tokens, 1 new one, no window"),
     ([2, 7], 3, 100, "prompts of 2 and 7 tokens, 3 new ones, a window of 100"),
+    ([7, 2], 1, 3, "prompts of 7 and 2 tokens, 1 new one, a window of 3"),
 )
 
 
@@ -151,16 +156,16 @@ def _check_numbers(candidate) -> Verdict:
 
 def _logical_mistake(logical, lengths, n: int) -> str | None:
     wanted = max(lengths) + n - 1
-    if type(logical) is not int:
-        return "the logical length is one whole number for the whole batch"
-    if logical == wanted:
+    if whole(logical) is None:
+        return why_not_whole(logical, "the logical length, one for the whole batch,")
+    if (logical := whole(logical)) == wanted:
         return None
     return {
         wanted + 1: "the last of the n tokens has been chosen, but not run: it has no row yet",
         max(lengths): "that is after the prefill; decoding appends rows too",
         max(lengths) + n - 2: "that is one row too few: n tokens take n - 1 decode steps after "
         "the prefill",
-        sum(lengths) + n - 1: "sequences stand beside each other in the batch: each has as many "
+        sum(lengths) + n - 1: "the sequences of a batch are padded, not joined: each has as many "
         "rows as the longest",
         lengths[0] + n - 1: "the longest prompt decides, wherever it stands in the batch",
         min(lengths) + n - 1: "every prompt is padded to the longest one",
@@ -168,12 +173,14 @@ def _logical_mistake(logical, lengths, n: int) -> str | None:
 
 
 def _stored_mistake(stored, wanted, n: int, window) -> str | None:
-    if type(stored) is not int:
-        return "the stored length is one whole number"
-    if stored == wanted[1]:
+    if whole(stored) is None:
+        return why_not_whole(stored, "the stored length")
+    if (stored := whole(stored)) == wanted[1]:
         return None
     if window is None:
         return "without a window every row is kept"
+    if stored == min(window, wanted[0] - n + 1):
+        return "that is after the prefill; decoding appends rows too, until the window is full"
     if stored == wanted[0]:
         return "a window keeps the newest rows only, and drops what is older"
     if stored == window:
@@ -186,11 +193,14 @@ def _stored_mistake(stored, wanted, n: int, window) -> str | None:
 
 
 def _position_mistake(positions, lengths, n: int, wanted) -> str | None:
+    if getattr(positions, "ndim", 0) == 1:
+        positions = positions.tolist()
     if not isinstance(positions, tuple | list) or len(positions) != len(lengths):
         return "`positions` is a list, a position for each sequence"
-    if not all(type(position) is int for position in positions):
-        return "positions are whole numbers"
-    positions = list(positions)
+    wrong = [position for position in positions if whole(position) is None]
+    if wrong:
+        return why_not_whole(wrong[0], "each position")
+    positions = [whole(position) for position in positions]
     if positions == wanted[2]:
         return None
     padding = [max(lengths) - p for p in lengths]

@@ -3,6 +3,8 @@
 from kvlib.teach.exercises.cache_suite import judge_cache
 from kvlib.teach.exercises.contract import Exercise
 
+MANY = 5000  # rows: more than any fixed buffer or window that a learner might think enough
+
 
 def _source(
     *,
@@ -56,7 +58,7 @@ CACHE = Exercise(
     name="MyKVCache",
     task="""
 Write the cache of one layer. `update(k_new, v_new)` gets new rows, each of shape (B, KV, t, D), for
-any t of at least 1. It appends them behind the rows held, along the token axis, and returns
+any t of at least 1. It appends them after the rows held, along the token axis, and returns
 `(k, v)`, everything held, the new rows included. `seq_len` is the number of tokens appended so far,
 0 at first.
 
@@ -73,7 +75,7 @@ same numbers without one. `torch` is imported already.""",
     ),
     stub=STUB,
     solution=_source(),
-    judge=judge_cache,
+    judge=lambda candidate: judge_cache(candidate, most=MANY),
     wrong={
         "returns before it appends": _source(before=("old = self.k, self.v",), returns="old"),
         "appends behind the batch": _source(then=_cat(dim=0)),
@@ -108,6 +110,17 @@ same numbers without one. `torch` is imported already.""",
             top=("k = v = None", ""), init=("pass",)
         ).replace("self.k", "MyKVCache.k").replace("self.v", "MyKVCache.v"),
         "keeps the gradient": _source().replace(".detach()", ""),
+        "keeps the graph inside": _source(returns="self.k.detach(), self.v.detach()")
+        .replace("_new.detach()", "_new"),
+        "keeps the newest 64 rows": _source(
+            init=("self.k = self.v = None", "self.count = 0"),
+            before=("self.count += k_new.shape[2]",),
+            then=tuple(f"self.{x} = torch.cat([self.{x}, {x}_new.detach()], dim=2)[:, :, -64:]" for x in "kv"),
+            length="self.count",
+        ),
+        "converts to 32 bits": _source(returns="self.k.float(), self.v.float()"),
+        "drops axes of one": _source(returns="self.k.squeeze(1), self.v.squeeze(1)"),
+        "changes what it is given": _source(before=("k_new *= 1.5",)),
         "forgets to return": _source(returns="None"),
         "returns a list of updates": _source(
             init=("self.k = None", "self.rows = []"),
