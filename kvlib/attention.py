@@ -33,7 +33,9 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = N
 
     Shapes: q (B, H, t, D), k and v (B, KV, T, D), `mask` bool, broadcast to (B, H, t, T), causal
     where None -> (B, H, t, D). The repeat copies K and V group_size times: it shows what is
-    computed, not how to compute it. Source: Vaswani et al. 2017; Ainslie et al. 2023 for groups.
+    computed, not how to compute it. Of 16-bit numbers the scores are float32, as in PyTorch's fused
+    kernels: a sum of D products can exceed 65,504. Source: Vaswani et al. 2017; Ainslie et al. 2023
+    for groups.
     """
     group_size = _group_size(q, k, v)
     _check_mask(mask, q, k)
@@ -41,9 +43,12 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = N
     v = v.repeat_interleave(group_size, dim=1)
     if mask is None:
         mask = causal_mask(q.shape[2], k.shape[2], q.device)
+    dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    q, k, v = (x.to(wide) for x in (q, k, v))
     scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])  # (B, H, t, T)
     scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1) @ v  # (B, H, t, T) @ (B, H, T, D) -> (B, H, t, D)
+    out = scores.softmax(dim=-1) @ v  # (B, H, t, T) @ (B, H, T, D) -> (B, H, t, D)
+    return out.to(dtype)
 
 
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -98,8 +103,8 @@ def _split_attention(q: Tensor, k: Tensor, v: Tensor, num_splits: int) -> Tensor
     if rest < num_keys:
         last, last_sum = flash(queries, k[None, :, rest:], v[None, :, rest:])
         out, log_sum = torch.cat([out, last]), torch.cat([log_sum, last_sum])
-    share = log_sum.softmax(dim=0).to(out.dtype)  # (S, B KV, G)
-    return (out * share[..., None]).sum(dim=0).view(q.shape)
+    share = log_sum.softmax(dim=0)[..., None]  # (S, B KV, G, 1), float32 where the rows have 16 bits
+    return (out * share).sum(dim=0).to(q.dtype).view(q.shape)
 
 
 def _num_splits(k: Tensor) -> int:

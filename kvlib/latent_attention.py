@@ -147,15 +147,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Attend causally: q (B, H, t, K), k (B, KV, T, K), v (B, KV, T, V) -> (B, H, t, V), KV 1 or H.
 
     `scale` is given, as in latent space a query is wider than the head that it came from. With one
-    KV head the heads become rows of one product, so that no key or value is copied.
+    KV head the heads become rows of one product, so that no key or value is repeated. Scores of 16-bit
+    numbers are float32: a sum of K products can exceed 65,504.
     """
+    dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    q, k, v = (x.to(wide) for x in (q, k, v))
     heads, num_new, num_keys = q.shape[1], q.shape[2], k.shape[2]
     mask = causal_mask(num_new, num_keys, q.device)
     if k.shape[1] == 1:
         q = q.flatten(1, 2)[:, None]  # (B, 1, H t, K)
         mask = mask.repeat(heads, 1)
     scores = (q @ k.transpose(2, 3) * scale).masked_fill(~mask, float("-inf"))
-    return (scores.softmax(dim=-1) @ v).reshape(len(v), heads, num_new, -1)
+    return (scores.softmax(dim=-1) @ v).to(dtype).reshape(len(v), heads, num_new, -1)
 
 
 def _weight(*size: int, **options) -> nn.Parameter:

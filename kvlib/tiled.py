@@ -52,7 +52,9 @@ def attend_part(
     Shapes: q (B, H, t, D), k and v (B, KV, n, D), any n from 0 on -> out (B, H, t, D), log_sum
     (B, H, t), natural logarithm. Without a mask every query sees the whole part: a part does not
     know where in the text it stands. No key seen: out 0, log_sum -inf. Neither is rounded to 16
-    bits. Raises ValueError as `tiled_attention` does.
+    bits, and log_sum is float64 where the device has it: it is the largest score plus the log of the
+    sum, and beside a large score float32 has no digits left for that log. Raises ValueError as
+    `tiled_attention` does.
     """
     _check_part(q, k, v)
     _check_mask(mask, q, k)
@@ -65,7 +67,7 @@ def merge_parts(outs: Sequence[Tensor], log_sums: Sequence[Tensor]) -> tuple[Ten
 
     Shapes: S parts, each out (B, H, t, D) and log_sum (B, H, t), as `attend_part` returns them; the
     result has the same form, so that it can be merged on, in any order. A part counts by its share,
-    exp(its log_sum - the log_sum of all); one with -inf counts nothing, whatever its out holds.
+    exp(its log_sum) over the sum of all these; one with -inf counts nothing, whatever its out holds.
     Raises ValueError for no parts and for shapes that differ. Source: Rabe and Staats 2021; Dao et
     al. 2023 (Flash-Decoding).
     """
@@ -73,9 +75,11 @@ def merge_parts(outs: Sequence[Tensor], log_sums: Sequence[Tensor]) -> tuple[Ten
     _check_parts(outs, log_sums)
     outs, log_sums = torch.stack(outs), torch.stack(log_sums)
     outs = outs.masked_fill(log_sums[..., None] == NOTHING, 0)
-    log_sum = log_sums.logsumexp(dim=0)
-    share = (log_sums - _finite(log_sum)).exp()  # (S, B, H, t), sums to 1
-    return (share[..., None].to(outs.dtype) * outs).sum(dim=0), log_sum
+    high = log_sums.amax(dim=0)
+    share = (log_sums - _finite(high)).exp()  # (S, B, H, t), of the largest part's
+    total = share.sum(dim=0)
+    share = share / total.masked_fill(total == 0, 1)  # by the log_sum of all, rounded, they might not sum to 1
+    return (share[..., None].to(outs.dtype) * outs).sum(dim=0), high + total.log()
 
 
 def split_attention(
@@ -145,6 +149,8 @@ def _attend_rows(
             scores.unflatten(2, group).masked_fill_(~seen, NOTHING)
         out, total, high = _absorb(out, total, high, scores, v[:, :, now].to(wide))
     out = out / total.masked_fill(total == 0, 1)
+    if q.device.type != "mps":  # it has no float64
+        high, total = high.double(), total.double()
     log_sum = high + total.log()
     return out.unflatten(2, group), log_sum.squeeze(3).unflatten(2, group)
 

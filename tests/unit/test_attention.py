@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -15,9 +16,13 @@ from kvlib import (
     attention_with_kv_cache,
     causal_mask,
     grouped_attention,
+    native,
     reference_attention,
 )
 from kvlib.attention import padded_mask
+from kvlib.latent_attention import attend as latent_attend
+from kvlib.native import native_attention
+from kvlib.tiled import split_attention, tiled_attention
 
 HEADS = [(1, 1), (4, 4), (4, 2), (9, 3), (8, 1)]  # (query heads, KV heads)
 LENGTHS = [(1, 1), (1, 7), (3, 3), (3, 8), (7, 8), (8, 8)]  # (new queries, all keys)
@@ -198,11 +203,64 @@ def test_reduced_precision_is_no_worse_than_three_times_plain_pytorch(attend, dt
     mask = causal_mask(*lengths)
     keys, values = (x.repeat_interleave(3, dim=1) for x in (k, v))
     scores = (q @ keys.transpose(2, 3) / math.sqrt(32)).masked_fill(~mask, float("-inf"))
-    plain = scores.softmax(dim=-1) @ values
+    in_16_bits = scores.softmax(dim=-1) @ values
     got = attend(q, k, v)
     assert got.dtype == dtype
-    error, allowed = ((x.double() - want).abs().max().item() for x in (got, plain))
+    error, allowed = ((x.double() - want).abs().max().item() for x in (got, in_16_bits))
     assert error <= 3 * allowed, f"{error:.1e} against {allowed:.1e} for plain PyTorch"
+
+
+def plain(q, k, v):
+    """Attend in the rows' own precision, queries scaled before the product, as one writes it in PyTorch."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    scores = q / math.sqrt(q.shape[3]) @ k.transpose(2, 3)
+    scores = scores.masked_fill(~causal_mask(q.shape[2], k.shape[2]), float("-inf"))
+    return scores.softmax(dim=-1) @ v
+
+
+def latent(q, k, v):
+    """Attend as latent attention does, which takes as many KV heads as heads, or one."""
+    if k.shape[1] > 1:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    return latent_attend(q, k, v, 1 / math.sqrt(q.shape[3]))
+
+
+EVERY_WAY = {
+    "reference": reference_attention,
+    "grouped": grouped_attention,
+    "native": native_attention if native.why_not() is None else grouped_attention,
+    "tiled": partial(tiled_attention, tile=16),
+    "in parts": partial(split_attention, num_splits=5),
+    "latent": latent,
+}
+
+
+def two_keys(dtype, num_keys):
+    """Draw queries of 40 over keys of 40 and 38: products of 102,400, more than float16 holds."""
+    q, k = torch.full((1, 4, 1, 64), 40.0), torch.full((1, 1, num_keys, 64), 40.0)
+    k[:, :, 1::2] = 38
+    v = torch.randn(1, 1, num_keys, 64, generator=torch.Generator().manual_seed(0))
+    return tuple(x.to(dtype) for x in (q, k, v))
+
+
+def far_apart(dtype, num_keys):
+    """Draw queries and keys whose scores go to hundreds, of both signs."""
+    q, k, v = draw((4, 1), (1, num_keys), batch_size=1, head_dim=64)
+    return tuple(x.to(dtype) for x in (12 * q, 12 * k, v))
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("rows", [two_keys, far_apart])
+@pytest.mark.parametrize("num_keys", [2, 300, 2049])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_large_scores_are_no_worse_than_three_times_plain_pytorch(way, rows, num_keys, dtype):
+    q, k, v = rows(dtype, num_keys)
+    want = loop(q, k, v)
+    got = EVERY_WAY[way](q, k, v)
+    assert got.dtype == dtype and got.isfinite().all()
+    error, allowed = ((x.double() - want).abs().max().item() for x in (got, plain(q, k, v)))
+    unit = torch.finfo(dtype).eps * v.abs().max().item()  # also where plain PyTorch is exact by chance
+    assert error <= 3 * allowed + unit, f"{error:.1e} against {allowed:.1e} for plain PyTorch"
 
 
 @pytest.mark.parametrize("attend", [reference_attention, grouped_attention])

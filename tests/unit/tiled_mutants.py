@@ -94,6 +94,10 @@ MUTANTS = {
     ),
     "merged by base 2": _merging(lambda x: (x * math.log(2)).softmax(dim=0).nan_to_num(0)),
     "merged without a check for nothing": _merging(lambda x: x.softmax(dim=0)),
+    "shares by the rounded log_sum of all": _merging(
+        lambda x: (x - x.logsumexp(dim=0).nan_to_num(neginf=0)).exp()
+    ),
+    "log_sums in float32": _rows(lambda out, log_sum: (out, log_sum.float().to(log_sum.dtype))),
     "a merge returns the largest log_sum": {"merge_parts": _share_of_the_largest},
     "the mask is aligned at the top left": _given(
         lambda q, k, v, mask, offset, tile: (q, k, v, mask, offset and 0, tile)
