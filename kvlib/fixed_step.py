@@ -92,8 +92,12 @@ class FixedShapeStep:
     """Run a whole step in which neither an address nor a shape changes from token to token.
 
     The token and its position are tensors, written anew before each step; attention goes over the first
-    `num_keys` slots of the buffers and masks those from the position on. This is what a CUDA graph can
+    `num_keys` slots of the buffers and masks those after the position. This is what a CUDA graph can
     record once and play for every token.
+
+    A masked slot is still multiplied, by 0, and 0 times NaN is NaN. So the slots after the position must
+    hold numbers: `set` writes zeros there, the first time and whenever anything else than this step
+    wrote to the buffers or moved the position (a crop, a reset, an eager step).
     """
 
     def __init__(self, model: Model, buffers: list[tuple[Tensor, Tensor]], table: tuple[Tensor, Tensor]):
@@ -103,11 +107,21 @@ class FixedShapeStep:
         self.tokens = torch.zeros(batch_size, dtype=torch.int64, device=model.device)
         self.place = torch.zeros(1, dtype=torch.int64, device=model.device)
         self.slots = torch.arange(buffers[0][0].shape[2], device=model.device)
+        self._next, self._seen = None, []
 
+    @torch.no_grad()
     def set(self, tokens: Tensor, position: int) -> None:
         """Write the tokens (B, 1) of the next step and where they go."""
+        if position != self._next or self._versions() != self._seen:
+            for buffer in (x for pair in self.buffers for x in pair):
+                buffer[:, :, position:] = 0
         self.tokens.copy_(tokens[:, 0])
         self.place.fill_(position)
+        self._next, self._seen = position + 1, self._versions()
+
+    def _versions(self) -> list[int]:
+        """Return how often each buffer was written to, as PyTorch counts it."""
+        return [x._version for pair in self.buffers for x in pair]
 
     @torch.no_grad()
     def run(self, num_keys: int) -> Tensor:
@@ -118,4 +132,5 @@ class FixedShapeStep:
         eps = self.model.config.norm_eps
         for weights, (k, v) in zip(self.weights, self.buffers, strict=True):
             x = layer_step(x, weights, k[:, :, :num_keys], v[:, :, :num_keys], turn, eps, self.place, mask)
+        self._seen = self._versions()
         return self.model._logits(x)

@@ -66,6 +66,84 @@ def test_the_step_of_fixed_shapes_is_that_of_the_model(heads, batch_size, num_ke
             torch.testing.assert_close(a[:, :, :8], b[:, :, :8], rtol=1e-4, atol=1e-4)
 
 
+NAN = float("nan")
+
+
+def new_step(model, caches):
+    return FixedShapeStep(model, [c.buffers for c in caches], model._turns_to(64))
+
+
+def take(step, model, caches, others, token=9):
+    """Decode one token with the step and with the model; both must give the same."""
+    new, position = torch.tensor([[token]]), others[0].seq_len
+    assert [c.seq_len for c in caches] == [position] * len(caches)
+    step.set(new, position)
+    got = step.run(64)
+    for cache in caches:
+        cache.advance(1)
+    torch.testing.assert_close(got, model(new, others)[:, -1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("left", [NAN, float("inf")])
+def test_whatever_lies_behind_the_position_is_not_multiplied(left):
+    """0 x NaN is NaN: a masked slot must hold a number, whoever left something else there and when."""
+    model = small_model()
+    caches, others = (filled(model, [[3, 1, 4, 1, 5]], 64) for _ in range(2))
+    for cache in caches:
+        for buffer in cache.buffers:
+            buffer[:, :, 5:] = left  # never written
+    step = new_step(model, caches)
+    take(step, model, caches, others), take(step, model, caches, others)
+    bad = torch.full((1, 2, 3, 16), left)
+    for some in (caches, others):  # broken rows, taken back
+        for cache in some:
+            cache.update(bad, bad)
+            cache.crop(7)
+    take(step, model, caches, others)
+    for some in (caches, others):  # a shorter length than the step has seen
+        for cache in some:
+            cache.crop(3)
+            cache.buffers[0][:, :, 4:] = left
+    take(step, model, caches, others), take(step, model, caches, others)
+    for some in (caches, others):  # another text in the same buffers, after a broken one
+        for cache in some:
+            cache.update(bad, bad)
+            cache.reset()
+        prefill(model, torch.tensor([[2, 7]]), some)
+    take(step, model, caches, others), take(step, model, caches, others)
+
+
+def test_a_step_that_follows_another_rewrites_nothing():
+    """Zeros are written once, not for every token."""
+    model = small_model()
+    caches, others = (filled(model, [[3, 1, 4, 1, 5]], 64) for _ in range(2))
+    step = new_step(model, caches)
+    take(step, model, caches, others)
+    for cache in caches:
+        for buffer in cache.buffers:
+            buffer.data[:, :, 40:] = 7.0  # through .data, so that the buffer's count of writes is not moved
+    take(step, model, caches, others)
+    assert all((x[:, :, 40:] == 7).all() for cache in caches for x in cache.buffers)
+
+
+@pytest.mark.parametrize("how", FAST)
+def test_the_other_ways_never_read_what_lies_behind_the_position(how):
+    model = small_model()
+    caches, others = (filled(model, [[3, 1, 4, 1, 5]], 64) for _ in range(2))
+    step = decoder(model, caches, how)
+    bad = torch.full((1, 2, 3, 16), NAN)
+    for back in (5, 4, 0):
+        for some in (caches, others):
+            for cache in some:
+                cache.update(bad, bad)
+                cache.crop(back)
+            if not back:
+                prefill(model, torch.tensor([[2, 7]]), some)
+        for token in (9, 2):
+            new = torch.tensor([[token]])
+            torch.testing.assert_close(step(new), model(new, others)[:, -1], rtol=1e-4, atol=1e-4)
+
+
 def test_the_product_of_eight_rows_at_once_is_the_product():
     x, weight = torch.randn(1, 48), torch.randn(64, 48)
     torch.testing.assert_close(product(x, weight), x @ weight.T, rtol=1e-4, atol=1e-4)
