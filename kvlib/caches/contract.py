@@ -7,8 +7,8 @@ nothing of queries, of rotary positions, or of the other layers.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import torch
@@ -40,17 +40,14 @@ class Cache(ABC):
     - the rotary position of a token, which belongs to the model: its index in the sequence
       less the padding in front of it.
 
-    Three things a cache says of itself, for those who run a model on it:
+    Two things a cache says of itself, for those who run a model on it:
 
     - `keys`: "rotated", or "unrotated" where it is given keys from before RoPE and the model
-      turns them by their place in the cache. Such a cache has `sinks` and `window` as well;
-    - `undoes`: how many updates `crop` undoes exactly: 1 where rows are let go that no later query
-      needs, 0 where rows change once newer ones come;
+      rotates them by their position in the cache. Such a cache has `sinks` and `window` as well;
     - `takes_padding`: whether the rows of a batch may begin with padding.
     """
 
     keys = "rotated"
-    undoes: float = math.inf
     takes_padding = True
 
     def __init__(self) -> None:
@@ -85,6 +82,15 @@ class Cache(ABC):
         Also where a window has let go rows that later queries need; never for the length before
         the last update.
         """
+
+    def savepoint(self, updates: int = 1) -> Callable[[], None]:
+        """Return a function that takes back what follows: at most `updates` updates, also a broken one.
+
+        It is called at most once, and holds as little as it can until then. Here: `crop`, which is exact
+        where rows stay as they came. A cache that changes or drops rows overrides this.
+        """
+        length = self.seq_len
+        return lambda: self.crop(length) if self.seq_len > length else None
 
     @abstractmethod
     def fork(self) -> Self:

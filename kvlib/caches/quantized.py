@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import torch
@@ -13,6 +14,7 @@ from kvlib.checks import check_whole
 from kvlib.packing import check_bits
 from kvlib.quantization import Quantized, dequantize_into, error_bound, quantize
 
+AT_ONCE = 2**18  # numbers of keys, and of values, that are quantised together
 
 class HeldBytes(NamedTuple):
     """Itemise the bytes a quantised cache holds; their sum is `nbytes`."""
@@ -39,7 +41,9 @@ class QuantizedKVCache(Cache):
     - `update` gives back the new rows exactly, and quantises afterwards. What a text's rows become does
       not depend on how it is split; which rows a query saw exactly does, within a chunk.
     - Every update dequantises all old rows into new memory and keeps nothing of it: the
-      cache is small between updates, one layer at a time is large within a step. On a CPU this costs
+      cache is small between updates, one layer at a time is large within a step. What a step holds to be
+      taken back are the recent rows, so from a few groups and layers on the peak is below a `KVCache`'s
+      too; for shorter texts there is nothing to save. On a CPU this costs
       time, at 4,096 tokens about half a decode step of SmolLM2 on top of it: memory is the gain. A GPU
       kernel would dequantise inside attention.
     - `crop` by at most `recent` tokens takes back exact rows only and leaves no trace in the codes. Into a
@@ -50,8 +54,6 @@ class QuantizedKVCache(Cache):
 
     What is held is never written again, which is why a fork can share all of it.
     """
-
-    undoes = 0  # rows that were quantised come back as what they were rounded to
 
     def __init__(
         self, bits: int = 8, *, group: int = 32, recent: int = 32, key_axis: str = "channel"
@@ -82,7 +84,7 @@ class QuantizedKVCache(Cache):
         groups = self._groups
         if leave:
             made = self._quantized(*(x[:, :, start : start + leave] for x in rows))
-            groups = made if groups is None else tuple(map(_joined, groups, made))
+            groups = _joined([made] if groups is None else [groups, made])
         recent = tuple(own(x[:, :, start + leave :]) for x in rows)
         self._groups, self._recent, self._rows, self._seq_len = groups, recent, Rows.of(k_new), end
         return rows
@@ -106,6 +108,20 @@ class QuantizedKVCache(Cache):
                 rows = self._dequantized(cut, self._recent[0], self.group)
                 recent = tuple(own(x[:, :, : length - whole * self.group]) for x in rows)
             self._groups, self._recent, self._seq_len = groups, recent, length
+
+    def savepoint(self, updates: int = 1) -> Callable[[], None]:
+        """Return what takes back any number of updates; until then the recent rows are held, no codes.
+
+        Codes are only ever appended, so those of now are the first of those to come.
+        """
+        length, count, recent, rows = self._seq_len, self.quantized_len // self.group, self._recent, self._rows
+
+        def restore() -> None:
+            if self.quantized_len > count * self.group:
+                self._groups = _cut(self._groups, slice(0, count)) if count else None
+            self._recent, self._rows, self._seq_len = recent, rows, length
+
+        return restore
 
     def fork(self) -> Self:
         """Return an independent cache; everything held is shared, as no one writes to it."""
@@ -150,7 +166,14 @@ class QuantizedKVCache(Cache):
         return tuple(bounds)
 
     def _quantized(self, k: Tensor, v: Tensor) -> tuple[Quantized, Quantized]:
-        """Turn n whole groups of rows, (B, KV, n * group, D), into codes."""
+        """Turn n whole groups of rows, (B, KV, n * group, D), into codes, some at a time.
+
+        Quantising takes several times the memory of the rows: of a long prompt's that would be too much.
+        """
+        some = max(1, AT_ONCE // (k[:, :, : self.group].numel())) * self.group
+        return _joined([self._quantized_at_once(*rows) for rows in zip(k.split(some, 2), v.split(some, 2))])
+
+    def _quantized_at_once(self, k: Tensor, v: Tensor) -> tuple[Quantized, Quantized]:
         k, v = (x.unflatten(2, (-1, self.group)) for x in (k, v))  # (B, KV, n, group, D)
         limit = torch.finfo(torch.promote_types(k.dtype, torch.float32)).max / 4
         limit = min(limit, torch.finfo(k.dtype).max)  # compared in float16, the first would be inf
@@ -171,9 +194,11 @@ class QuantizedKVCache(Cache):
         return k, v
 
 
-def _joined(old: Quantized, new: Quantized) -> Quantized:
-    """Append groups to groups; the old memory is let go. Every `group` tokens, so it costs little."""
-    return Quantized(*(torch.cat(pair, dim=2) for pair in zip(old, new)))
+def _joined(groups: list[tuple[Quantized, Quantized]]) -> tuple[Quantized, Quantized]:
+    """Put groups one after the other; the old memory is let go. Every `group` tokens, so it costs little."""
+    if len(groups) == 1:
+        return groups[0]
+    return tuple(Quantized(*(torch.cat(x, dim=2) for x in zip(*parts))) for parts in zip(*groups))
 
 
 def _cut(groups: tuple[Quantized, Quantized], some: slice) -> tuple[Quantized, Quantized]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import torch
@@ -71,8 +72,6 @@ class SlidingWindowKVCache(Cache):
 
     A batch may begin with padding only where there are no sinks: these would be padding.
     """
-
-    undoes = 1
 
     def __init__(self, window: int, *, sinks: int = 0, keys: str = "rotated") -> None:
         check_whole("window", window)
@@ -162,6 +161,22 @@ class SlidingWindowKVCache(Cache):
                 "token needs. Only the last update can be undone; fork before what may be undone later"
             )
         self._tail = None
+
+    def savepoint(self, updates: int = 1) -> Callable[[], None]:
+        """Return what takes back `updates` updates: `crop` for one, a fork where rows may leave for good."""
+        length = self.seq_len
+        fork = self.fork() if length and updates > 1 else None
+
+        def restore() -> None:
+            if self.seq_len > length:
+                try:
+                    self.crop(length)  # where it is not refused it is exact, and moves no buffer
+                except ValueError:
+                    if fork is None:
+                        raise
+                    vars(self).update(vars(fork))  # the same object for whoever holds it
+
+        return restore
 
     @torch.no_grad()
     def fork(self) -> Self:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kvlib.caches.rollback import unchanged_on_failure
 from tests.caches.law import law
 from tests.caches.laws_input import refuse
 from tests.caches.reference import chunk_sizes
@@ -242,3 +243,18 @@ def options_that_make_no_sense_are_refused(kind):
     }
     mistakes |= {f"odd group {n}": lambda n=n: make(4, group=n) for n in (1, 3, 33)}
     refuse(mistakes, lambda: None)
+
+
+@law(applies=quantizes, chunks=chunk_sizes, more=st.lists(st.integers(1, 7), min_size=1, max_size=3))
+def updates_taken_back_leave_the_same_bits(kind, chunks, more):
+    k, v = text(sum(chunks) + sum(more))
+    cache, _ = fed(kind, *tokens((k, v), slice(0, sum(chunks))), chunks)
+    before, start = kind.state(cache), sum(chunks)
+    try:
+        with unchanged_on_failure([cache], updates=len(more)):
+            for size in more:
+                cache.update(*tokens((k, v), slice(start, start + size)))
+                start += size
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert kind.state(cache) == before, "what was taken back left a trace"

@@ -7,7 +7,7 @@ from unittest import mock
 
 import torch
 
-from kvlib.caches import quantized
+from kvlib.caches import Cache, quantized
 from kvlib.caches.quantized import QuantizedKVCache, _cut, own
 from kvlib.packing import pack
 from kvlib.quantization import Quantized, dequantize_into, quantize
@@ -439,6 +439,13 @@ class ForksWriteToOneBuffer(QuantizedKVCache):
     @property
     def held_bytes(self):
         return super().held_bytes._replace(recent=sum(x.nbytes for x in self.buffers or ()))
+
+
+@mutant
+class TakesBackByCropping(QuantizedKVCache):
+    """Lets a failed step be undone by `crop`, which gives rows back that were rounded."""
+
+    savepoint = Cache.savepoint
 
 
 # ---- Options

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from unittest import mock
 
 import torch
 
 from kvlib import Model, SlidingWindowKVCache
+from kvlib.caches import Cache
 from kvlib.caches.window import Block, Tail
 from kvlib.rotary import attend_by_place, rotate
 from tests.caches.kinds import KINDS, Kind
@@ -374,9 +374,9 @@ class CropWipesRowsInHand(SlidingWindowKVCache):
 
 @mutant
 class ClaimsToUndoEverything(SlidingWindowKVCache):
-    """Says that any number of updates can be cropped away, so that no one forks before a prefill."""
+    """Crops whatever is to be undone, and keeps no fork before a prefill."""
 
-    undoes = math.inf
+    savepoint = Cache.savepoint
 
 
 @mutant
