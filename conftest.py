@@ -19,6 +19,8 @@ HOME = pytest.StashKey[str]()
 
 def pytest_configure(config):
     """Give this process a home of its own; the model stays where the user has it."""
+    if getattr(config.option, "nbval_sanitize_with", "") is None:  # PNG bytes are matplotlib's, not ours
+        config.option.nbval_sanitize_with = str(config.rootpath / "tests/notebooks/pictures.cfg")
     os.environ["KVLIB_MODEL_HOME"] = str(model_home())
     os.environ["KVLIB_NO_PROGRESS"] = "1"  # a bar is for a person who watches
     config.stash[HOME] = os.environ["KVLIB_HOME"] = tempfile.mkdtemp(prefix="kvlib-test-")

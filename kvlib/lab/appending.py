@@ -10,17 +10,6 @@ from kvlib.lab.checks import one_of, whole_between
 from kvlib.lab.panel import SteppedPanel
 
 ROOMS = 12, 24, 48
-CSS = f"""<style>
-.kvlib-appending .kvlib-figure {{ width: calc(100% - 4px); max-width: {WIDTH}px; height: auto;
-  box-sizing: border-box; border-radius: 6px; }}
-.kvlib-appending .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a); }}
-.kvlib-appending .jupyter-button:focus-visible, .kvlib-appending select:focus-visible {{
-  outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }}
-[data-jp-theme-light="false"] .kvlib-appending .kvlib-figure {{
-  filter: invert(0.9) hue-rotate(180deg); }}
-.kvlib-appending [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 4.4em;
-  max-width: {WIDTH}px; color: var(--jp-content-font-color1, inherit); white-space: normal; }}
-</style>"""
 
 
 class AppendingPanel(SteppedPanel):
@@ -47,14 +36,9 @@ class AppendingPanel(SteppedPanel):
             options=[(f"{n} tokens", n) for n in ROOMS], value=room, description="Room of the buffer",
             style={"description_width": "initial"}, layout={"width": "230px"},
         )  # fmt: skip
-        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
-        self.image.add_class("kvlib-figure")
-        self.status = widgets.HTML()
         row = [self.previous, self.next, self.slider, self.room]
         controls = widgets.HBox(row, layout={"flex_flow": "row wrap", "align_items": "center"})
-        super().__init__([widgets.HTML(CSS), controls, self.image, self.status])
-        self.add_class("kvlib-panel")
-        self.add_class("kvlib-appending")
+        super().__init__([controls], "kvlib-appending", [(WIDTH, HEIGHT)])
         self.previous.on_click(lambda _: self._guarded(lambda: self._move(-1)))
         self.next.on_click(lambda _: self._guarded(lambda: self._move(1)))
         self.slider.observe(lambda _: self._guarded(self._show), "value")

@@ -20,27 +20,10 @@ from kvlib.lab.words import shortened
 from kvlib.memory import ModelPreset
 from kvlib.recording import Recording
 
-CSS = """<style>
-.kvlib-lab { max-width: 1100px; }
-.kvlib-lab .kvlib-figure { width: calc(100%% - 4px); max-width: %dpx; height: auto;
-  box-sizing: border-box; border-radius: 6px; }
-.kvlib-lab .widget-toggle-buttons { display: flex; align-items: center; width: auto; }
-.kvlib-lab .widget-toggle-buttons > .widget-label { width: auto; flex: none; margin-right: 8px; }
-.kvlib-lab .widget-dropdown:not(:first-child) { margin-left: 10px; }
-.kvlib-lab .jupyter-button { border: 1px solid transparent; border-bottom-width: 3px;
-  line-height: 24px; }
-.kvlib-lab .jupyter-button.mod-active { background: var(--jp-ui-font-color1, #222);
-  color: var(--jp-layout-color1, #fff); font-weight: 600; box-shadow: none; }
-.kvlib-lab .jupyter-button:focus-visible, .kvlib-lab select:focus-visible {
-  outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }
-[data-jp-theme-light="false"] .kvlib-lab .kvlib-figure {
-  filter: invert(0.9) hue-rotate(180deg); }
-.kvlib-lab .kvlib-kinds button:nth-of-type(1) { border-bottom-color: %s; }
-.kvlib-lab .kvlib-kinds button:nth-of-type(2) { border-bottom-color: %s; }
-.kvlib-lab .kvlib-kinds button:nth-of-type(3) { border-bottom-color: %s; }
-.kvlib-lab [role=status] { margin: 4px 2px; line-height: 1.45; min-height: 4.4em; max-width: 1060px;
-  color: var(--jp-content-font-color1, inherit); white-space: normal; }
-</style>"""
+KINDS_CSS = "<style>%s</style>" % "".join(
+    f".kvlib-kinds button:nth-of-type({i}) {{ border-bottom: 3px solid {color} !important; }}"
+    for i, color in enumerate(style.COLORS.values(), 1)
+)
 
 
 NO_RECORDING = ("none", None)
@@ -50,7 +33,7 @@ class Controls:
     """Hold the widgets; `setting()` reads them, `on_change(callback)` is called once per change."""
 
     def __init__(
-        self, presets: Mapping[str, ModelPreset], start: Setting, width: int,
+        self, presets: Mapping[str, ModelPreset], start: Setting,
         recordings: Sequence[Recording] = (),
     ):  # fmt: skip
         self.presets, self.recordings = presets, recordings
@@ -99,7 +82,7 @@ class Controls:
             widget.observe(self._changed, "value")
         self.box = widgets.VBox(
             [
-                widgets.HTML(CSS % (width, *style.COLORS.values())),
+                widgets.HTML(KINDS_CSS),
                 _row(self.kind, self.grouped, self.model, self.batch),
                 _row(self.context),
                 _row(self.dtype, self.device, self.again, self.sweep, self.stop, self.progress),

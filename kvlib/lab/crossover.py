@@ -10,7 +10,7 @@ from kvlib.devices import available_devices, best_device, device_name, total_mem
 from kvlib.lab import crossover_step as step
 from kvlib.lab import style
 from kvlib.lab.checks import one_of
-from kvlib.lab.controls import CSS, _list, _row, device_key, dtype_options
+from kvlib.lab.controls import _list, _row, device_key, dtype_options
 from kvlib.lab.crossover_picture import BATCHES, CONTEXTS, HEIGHT, WIDTH, CrossoverPicture
 from kvlib.lab.curves import ELEMENT_BYTES
 from kvlib.lab.panel import PicturePanel
@@ -64,23 +64,16 @@ class CrossoverPanel(PicturePanel):
             description="Measure this step", layout={"width": "150px"},
             tooltip="Run the selected step on this machine, with random weights and cache",
         )  # fmt: skip
-        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
-        self.image.add_class("kvlib-figure")
-        self.status = widgets.HTML()
-        look = CSS % (WIDTH, *style.COLORS.values())
         super().__init__(
             [
-                widgets.HTML(look.replace("kvlib-lab", "kvlib-crossover")),
                 _row(self.batch),
                 _row(self.context),
                 _row(self.shape, self.heads, self.dtype),
                 _row(self.device, self.button),
-                self.image,
-                self.status,
-            ]
+            ],
+            "kvlib-crossover",
+            [(WIDTH, HEIGHT)],
         )
-        self.add_class("kvlib-panel")
-        self.add_class("kvlib-crossover")
         for control in (self.batch, self.context, self.shape, self.heads, self.device, self.dtype):
             control.observe(self._changed, "value")
         self.button.on_click(lambda _: self.measure())

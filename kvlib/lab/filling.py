@@ -12,15 +12,6 @@ from kvlib.lab.filling_steps import Filling, Frame
 from kvlib.lab.panel import SteppedPanel
 from kvlib.lab.watching import watch_attention
 
-CSS = f"""<style>
-.kvlib-filling .kvlib-figure {{ width: calc(100% - 4px); max-width: {WIDTH}px; height: auto;
-  box-sizing: border-box; border-radius: 6px; }}
-.kvlib-filling .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a); }}
-.kvlib-filling .jupyter-button:focus-visible, .kvlib-filling select:focus-visible {{
-  outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }}
-.kvlib-filling [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 2.9em;
-  max-width: {WIDTH}px; color: var(--jp-content-font-color1, inherit); white-space: normal; }}
-</style>"""
 
 
 class FillingPanel(SteppedPanel):
@@ -57,13 +48,8 @@ class FillingPanel(SteppedPanel):
         row = [self.previous, self.next, self.slider]
         if self.filling.num_layers > 1:
             row.append(self.layer)
-        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
-        self.image.add_class("kvlib-figure")
-        self.status = widgets.HTML()
         controls = widgets.HBox(row, layout={"flex_flow": "row wrap", "align_items": "center"})
-        super().__init__([widgets.HTML(CSS), controls, self.image, self.status])
-        self.add_class("kvlib-panel")
-        self.add_class("kvlib-filling")
+        super().__init__([controls], "kvlib-filling", [(WIDTH, HEIGHT)])
         self.previous.on_click(lambda _: self._move(-1))
         self.next.on_click(lambda _: self._move(1))
         for control in (self.slider, self.layer):

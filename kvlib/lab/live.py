@@ -66,16 +66,11 @@ class LiveLab(PicturePanel):
         self._overlays: dict[str, Overlay] = {}
         self._task, self._draining = None, False
         self.picture = LabPicture()
-        self.controls = Controls(presets, start, WIDTH, self.recordings)
+        self.controls = Controls(presets, start, self.recordings)
         if recorded is not None and len(self.controls.recorded.options) > 1:
             self.controls.recorded.index = 1
         self.measurer = Measurer(say=self._say, changed=self._refresh, steps=measure)
-        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
-        self.image.add_class("kvlib-figure")
-        self.status = widgets.HTML()
-        super().__init__([self.controls.box, self.image, self.status])
-        self.add_class("kvlib-panel")
-        self.add_class("kvlib-lab")
+        super().__init__([self.controls.box], "kvlib-lab", [(WIDTH // 2, HEIGHT)] * 2)
         self.controls.sweep.disabled = self.controls.again.disabled = not measure
         self.controls.on_change(self._changed)
         self.controls.sweep.on_click(lambda _: self._guarded(self._sweep_clicked))
@@ -235,7 +230,8 @@ class LiveLab(PicturePanel):
         if drawn != self._drawn:
             self._drawn = ()
             self.picture.update(view)
-            self.image.value = self.picture.png()
+            for image, half in zip(self.images, self.picture.halves(), strict=True):
+                image.value = style.png(half)  # an unchanged half is not sent again
             self._drawn = drawn
         self._write(self._sentence(view))
         self.controls.show_progress(self.measurer.done, self.measurer.total)

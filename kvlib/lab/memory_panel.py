@@ -16,25 +16,6 @@ from kvlib.lab.panel import PicturePanel
 from kvlib.lab.words import shortened
 from kvlib.memory import DEVICES, MODELS, DevicePreset, ModelPreset
 
-CSS = f"""<style>
-.kvlib-memory .kvlib-figure {{ width: calc(100% - 4px); max-width: {WIDTH}px; height: auto;
-  box-sizing: border-box; border-radius: 6px; }}
-.kvlib-memory .widget-toggle-buttons {{ display: flex; align-items: center; width: auto; }}
-.kvlib-memory .widget-toggle-buttons > .widget-label {{ width: auto; flex: none;
-  margin-right: 8px; }}
-.kvlib-memory .widget-dropdown:not(:first-child), .kvlib-memory .widget-text {{
-  margin-left: 10px; }}
-.kvlib-memory .jupyter-button {{ border: 1px solid transparent; line-height: 24px; }}
-.kvlib-memory .jupyter-button.mod-active {{ background: var(--jp-ui-font-color1, #222);
-  color: var(--jp-layout-color1, #fff); font-weight: 600; box-shadow: none; }}
-.kvlib-memory .jupyter-button:focus-visible, .kvlib-memory select:focus-visible,
-.kvlib-memory input:focus-visible {{
-  outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }}
-[data-jp-theme-light="false"] .kvlib-memory .kvlib-figure {{
-  filter: invert(0.9) hue-rotate(180deg); }}
-.kvlib-memory [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 4.4em;
-  max-width: {WIDTH}px; color: var(--jp-content-font-color1, inherit); white-space: normal; }}
-</style>"""
 HERE = "this machine"
 
 
@@ -75,22 +56,16 @@ class MemoryPanel(PicturePanel):
         self.weight_bits = _list("Weights", bits, weight_bits, 150)
         self.cache_bits = _list("Cache", bits, cache_bits, 140)
         self.picture = MemoryPicture()
-        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
-        self.image.add_class("kvlib-figure")
-        self.status = widgets.HTML()
         self._drawn: MemorySetting | None = None
         super().__init__(
             [
-                widgets.HTML(CSS),
                 _row(self.model, self.weight_bits, self.cache_bits, self.requests),
                 _row(self.context),
                 _row(self.device),
-                self.image,
-                self.status,
-            ]
+            ],
+            "kvlib-memory",
+            [(WIDTH, HEIGHT)],
         )
-        self.add_class("kvlib-panel")
-        self.add_class("kvlib-memory")
         for control in self.controls:
             control.observe(lambda _: self._refresh(), "value")
         self._refresh()

@@ -14,23 +14,6 @@ from kvlib.lab.online_softmax_words import sentence
 from kvlib.lab.panel import SteppedPanel
 from kvlib.lab.watching import watch_attention
 
-CSS = f"""<style>
-.kvlib-softmax .kvlib-figure {{ width: calc(100% - 4px); max-width: {WIDTH}px; height: auto;
-  box-sizing: border-box; border-radius: 6px; }}
-.kvlib-softmax .widget-toggle-buttons {{ display: flex; align-items: center; width: auto; }}
-.kvlib-softmax .widget-toggle-buttons > .widget-label {{ width: auto; flex: none; margin-right: 8px; }}
-.kvlib-softmax .widget-dropdown {{ margin-left: 12px; }}
-.kvlib-softmax .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a);
-  line-height: 24px; }}
-.kvlib-softmax .jupyter-button.mod-active {{ background: var(--jp-ui-font-color1, #222);
-  color: var(--jp-layout-color1, #fff); font-weight: 600; box-shadow: none; }}
-.kvlib-softmax .jupyter-button:focus-visible, .kvlib-softmax select:focus-visible {{
-  outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }}
-[data-jp-theme-light="false"] .kvlib-softmax .kvlib-figure {{
-  filter: invert(0.9) hue-rotate(180deg); }}
-.kvlib-softmax [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 4.4em;
-  max-width: {WIDTH}px; color: var(--jp-content-font-color1, inherit); white-space: normal; }}
-</style>"""
 
 
 class OnlineSoftmaxPanel(SteppedPanel):
@@ -56,15 +39,10 @@ class OnlineSoftmaxPanel(SteppedPanel):
         self._opened = self.softmax, step
         self.picture = OnlineSoftmaxPicture()
         self._make_controls(tile, mode, step)
-        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
-        self.image.add_class("kvlib-figure")
-        self.status = widgets.HTML()
         rows = [self.mode, self.tile, self.order], [self.previous, self.next, self.slider]
         layout = {"flex_flow": "row wrap", "align_items": "center"}
         boxes = [widgets.HBox(row, layout=layout) for row in rows]
-        super().__init__([widgets.HTML(CSS), *boxes, self.image, self.status])
-        self.add_class("kvlib-panel")
-        self.add_class("kvlib-softmax")
+        super().__init__(boxes, "kvlib-softmax", [(WIDTH, HEIGHT)])
         self._guarded(self._show)
 
     @classmethod

@@ -1,18 +1,44 @@
 """What every panel with a picture shares: how it is shown where widgets are not, and how it speaks."""
 
 import html
+from collections.abc import Sequence
+from pathlib import Path
 
 import ipywidgets as widgets
 
 from kvlib.lab import style
+from kvlib.lab.manners import Manners, status_line
+
+LOOK = f"<style>{style.FIGURE_CSS}{Path(__file__).with_name('look.css').read_text('utf-8')}</style>"
+AGAIN = "This is a picture of the panel. Run its cell to use it."
 
 
 class PicturePanel(widgets.VBox):
-    """A box of controls around one picture and one status line.
+    """A box of rows of controls over one picture, or its parts from left to right, and a status line.
 
-    A subclass sets `picture` (with `image()`) and `status` (an HTML widget), and gives `summary()`:
-    the panel in words, the same on every run.
+    A subclass sets `picture` (with `image()`), gives the pixels of each part, and `summary()`: the
+    panel in words, the same on every run. Where the window is narrow, the parts stand on each other.
     """
+
+    def __init__(self, rows: Sequence[widgets.Widget], name: str, sizes: Sequence[tuple[int, int]]):
+        self.images = [_image(width, height) for width, height in sizes]
+        self.status = status_line()
+        self._manners = Manners()
+        pictures = widgets.HBox(self.images)
+        pictures.add_class("kvlib-scroll")
+        if len(self.images) > 1:
+            pictures.add_class("kvlib-parts")
+        super().__init__(
+            [widgets.HTML(LOOK), *rows, pictures, self.status, self._manners.hidden()]
+        )
+        self.add_class("kvlib-panel")
+        self.add_class("kvlib-pictured")
+        self.add_class(name)
+
+    @property
+    def image(self) -> widgets.Image:
+        """Return the picture's widget, the first where it has parts."""
+        return self.images[0]
 
     def summary(self) -> str:
         raise NotImplementedError
@@ -22,12 +48,13 @@ class PicturePanel(widgets.VBox):
         bundle = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         data, *metadata = bundle if isinstance(bundle, tuple) else (bundle,)
         data = {**(data or {}), "text/plain": self.summary()}
-        data["image/png"] = style.saved_png(self.picture.image())
+        data["text/html"] = style.picture_html(self.picture.image(), self.summary(), AGAIN)
         return (data, *metadata) if metadata else data
 
     def _write(self, text: str) -> None:
-        """Put text into the status line, which a screen reader announces."""
-        self.status.value = f'<p role="status" aria-live="polite">{html.escape(text)}</p>'
+        """Put text into the status line, which a screen reader announces, and under the picture's alt."""
+        self.status.value = f"<p>{html.escape(text)}</p>"
+        self._manners.words = [text]
 
     def _guarded(self, action) -> None:
         """Do what a control asks for; what goes wrong is said, as an observer's error shows nowhere."""
@@ -73,3 +100,15 @@ class SteppedPanel(PicturePanel):
 
     def _failed(self, error: Exception) -> None:
         self._write(f"This panel failed with {type(error).__name__}: {error}. Run its cell again.")
+
+
+def _image(width: int, height: int) -> widgets.Image:
+    """Return a place for a picture that shrinks as far as its words stay legible."""
+    least = f"{style.least_width(width)}px"
+    image = widgets.Image(
+        format="png", width=width, height=height,
+        layout={"width": "100%", "max_width": f"{width}px", "min_width": least, "height": "auto",
+                "flex": f"1 1 {least}", "margin": "0"},
+    )  # fmt: skip
+    image.add_class("kvlib-figure")
+    return image

@@ -6,6 +6,7 @@ One figure, its artists made once and moved on each update.
 from __future__ import annotations
 
 import numpy as np
+from PIL.Image import Image
 
 from kvlib.lab import style, words
 from kvlib.lab.curves import CONTEXTS, View
@@ -58,6 +59,11 @@ class LabPicture(PanePicture):
         moved = self._update_memory(view)
         moved = self._update_time(view) or moved
         self.draw(moved)
+
+    def halves(self) -> list[Image]:
+        """Return memory and time as two images, which a narrow window puts on each other."""
+        whole = self.image()
+        return [whole.crop((left, 0, left + WIDTH // 2, HEIGHT)) for left in (0, WIDTH // 2)]
 
     # Left ---------------------------------------------------------------------------------------
 

@@ -10,24 +10,6 @@ from kvlib.lab.sharing_picture import HEIGHT, WIDTH, SharingPicture
 from kvlib.lab.sharing_view import MOST_HEADS, RIGHT, TILE, Sharing, kind_of, sharing_presets
 from kvlib.memory import ModelPreset
 
-CSS = f"""<style>
-.kvlib-sharing .kvlib-figure {{ width: calc(100% - 4px); max-width: {WIDTH}px; height: auto;
-  box-sizing: border-box; border-radius: 6px; }}
-.kvlib-sharing .widget-toggle-buttons {{ display: flex; align-items: center; width: auto; }}
-.kvlib-sharing .widget-toggle-buttons > .widget-label {{ width: auto; flex: none;
-  margin-right: 8px; }}
-.kvlib-sharing .widget-toggle-buttons:not(:first-child) {{ margin-left: 12px; }}
-.kvlib-sharing .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a);
-  line-height: 24px; }}
-.kvlib-sharing .jupyter-button.mod-active {{ background: var(--jp-ui-font-color1, #222);
-  color: var(--jp-layout-color1, #fff); font-weight: 600; box-shadow: none; }}
-.kvlib-sharing .jupyter-button:focus-visible, .kvlib-sharing select:focus-visible {{
-  outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 1px; }}
-[data-jp-theme-light="false"] .kvlib-sharing .kvlib-figure {{
-  filter: invert(0.9) hue-rotate(180deg); }}
-.kvlib-sharing [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 2.9em;
-  max-width: {WIDTH}px; color: var(--jp-content-font-color1, inherit); white-space: normal; }}
-</style>"""
 
 
 class SharingPanel(PicturePanel):
@@ -57,20 +39,14 @@ class SharingPanel(PicturePanel):
         self._quiet = False
         self.picture = SharingPicture()
         self._make_controls()
-        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
-        self.image.add_class("kvlib-figure")
-        self.status = widgets.HTML()
         super().__init__(
             [
-                widgets.HTML(CSS),
                 _row(self.model, self.kv_heads),
                 _row(self.previous, self.next, self.head, self.order),
-                self.image,
-                self.status,
-            ]
+            ],
+            "kvlib-sharing",
+            [(WIDTH, HEIGHT)],
         )
-        self.add_class("kvlib-panel")
-        self.add_class("kvlib-sharing")
         self._guarded(self._show)
 
     def _chosen(self, preset) -> ModelPreset:

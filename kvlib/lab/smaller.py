@@ -29,21 +29,6 @@ from kvlib.perplexity import Perplexity
 
 PAUSE_S = 0.01  # between two chunks, so that a click gets through
 
-CSS = f"""<style>
-.kvlib-smaller .kvlib-figure {{ width: calc(100% - 4px); max-width: {WIDTH}px; height: auto;
-  box-sizing: border-box; border-radius: 6px; }}
-.kvlib-smaller .widget-toggle-buttons {{ display: flex; align-items: center; width: auto; }}
-.kvlib-smaller .widget-toggle-buttons > .widget-label {{ width: auto; flex: none; margin-right: 8px; }}
-.kvlib-smaller .widget-toggle-buttons:not(:first-child) {{ margin-left: 14px; }}
-.kvlib-smaller .jupyter-button {{ border: 1px solid var(--jp-border-color1, #8a8a8a); line-height: 24px; }}
-.kvlib-smaller .jupyter-button.mod-active {{ background: var(--jp-ui-font-color1, #222);
-  color: var(--jp-layout-color1, #fff); font-weight: 600; box-shadow: none; }}
-.kvlib-smaller .jupyter-button:focus-visible {{ outline: 2px solid var(--jp-brand-color1, #0072B2);
-  outline-offset: 1px; }}
-[data-jp-theme-light="false"] .kvlib-smaller .kvlib-figure {{ filter: invert(0.9) hue-rotate(180deg); }}
-.kvlib-smaller [role=status] {{ margin: 4px 2px; line-height: 1.45; min-height: 2.9em; max-width: {WIDTH}px;
-  color: var(--jp-content-font-color1, inherit); white-space: normal; }}
-</style>"""
 
 
 class SmallerPanel(PicturePanel):
@@ -70,21 +55,15 @@ class SmallerPanel(PicturePanel):
         self._notes = [dropped(c, f) for c, f in given.items() if c not in self.found]
         self.picture = SmallerPicture()
         self._make_controls(choice)
-        self.image = widgets.Image(format="png", width=WIDTH, height=HEIGHT)
-        self.image.add_class("kvlib-figure")
-        self.status = widgets.HTML()
         super().__init__(
             [
-                widgets.HTML(CSS),
                 _row(self.kind, self.bits),
                 _row(self.window, self.sinks),
                 _row(self.measure_button, self.stop_button, self.progress),
-                self.image,
-                self.status,
-            ]
+            ],
+            "kvlib-smaller",
+            [(WIDTH, HEIGHT)],
         )
-        self.add_class("kvlib-panel")
-        self.add_class("kvlib-smaller")
         self._guarded(self._show_notes)
 
     def _make_controls(self, choice: Choice) -> None:

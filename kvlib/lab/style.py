@@ -1,10 +1,11 @@
 """One look for every figure of the course: colours, markers, numbers, the card it is drawn on.
 
-Figures are drawn on a soft light card with dark ink. The card reads in a light and in a dark
-notebook, on a web page and on paper, and a picture saved once suits them all.
+Figures are drawn on a soft light card with dark ink, which reads on a web page, on paper and in a
+light notebook. In a dark notebook a rule of CSS turns the card dark and keeps the hues.
 """
 
 import base64
+import html
 import io
 
 import matplotlib
@@ -40,6 +41,14 @@ RC = {
     "xtick.labelsize": 9.5, "ytick.labelsize": 9.5, "font.size": 10, "legend.frameon": False,
     "axes.prop_cycle": matplotlib.cycler(color=[*COLORS.values(), FLOOR, GUESS, WEIGHTS]),
 }  # fmt: skip
+
+FIGURE_CSS = """
+.kvlib-scroll { max-width: 100%; overflow-x: auto; }
+.kvlib-figure { display: block; height: auto; max-width: 100%; border-radius: 6px; }
+[data-jp-theme-light="false"] .kvlib-figure, .vscode-dark .kvlib-figure {
+  filter: invert(0.9) hue-rotate(180deg); }
+@media print { .kvlib-figure { filter: none !important; } }
+""".replace("\n", " ").strip()
 
 
 def apply() -> None:
@@ -78,8 +87,8 @@ def png(image: Image.Image, colors: int | None = None) -> bytes:
 class Picture:
     """Show a figure as one small PNG with a text alternative, the same on every run.
 
-    `alt` says in words what the figure shows. It is the plain-text output, which notebook tests
-    compare: keep measured numbers out of it.
+    `alt` says in words what the figure shows: for a screen reader, and as the plain-text output, which
+    notebook tests compare. Keep measured numbers out of it.
     """
 
     def __init__(self, figure: Figure, alt: str):
@@ -87,7 +96,26 @@ class Picture:
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         self.figure.canvas.draw()
-        return {"image/png": saved_png(image_of(self.figure)), "text/plain": self.alt}
+        return {"text/html": picture_html(image_of(self.figure), self.alt), "text/plain": self.alt}
+
+
+def picture_html(image: Image.Image, alt: str, note: str = "") -> str:
+    """Return a picture with its words as HTML: JupyterLab gives an image/png output no alt text.
+
+    A narrow window shrinks it as far as its words stay legible, then scrolls it. `note` is a line under it.
+    """
+    width, height = image.size
+    under = f"<p>{html.escape(note)}</p>" if note else ""
+    return (
+        f'<style>{FIGURE_CSS}</style><div class="kvlib-scroll" tabindex="0"><img class="kvlib-figure" '
+        f'width="{width}" height="{height}" style="min-width: {least_width(width)}px" '
+        f'alt="{html.escape(alt)}" src="data:image/png;base64,{saved_png(image)}"></div>{under}'
+    )
+
+
+def least_width(width: int) -> int:
+    """Return the pixels down to which a picture may shrink: words of 8 points stay 9 pixels high."""
+    return round(0.8 * width)
 
 
 def saved_png(image: Image.Image) -> str:

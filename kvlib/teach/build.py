@@ -34,6 +34,7 @@ ASSETS = ROOT / "assets"
 CELL_TIMEOUT_S = 600
 COLOURS = 64  # in a stored picture: a quarter of the bytes, no visible difference in a figure
 MEASURED = ("timing", "device")
+PICTURE = re.compile(r"(?<=data:image/png;base64,)[A-Za-z0-9+/=]+")  # in an output's HTML
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PRIVATE = re.compile(
     r"/(?:home|Users|root|tmp|var/folders|private)/|[A-Za-z]:\\\\|site-packages|0x[0-9a-f]{8,}"
@@ -87,7 +88,11 @@ def _private_part(output) -> str | None:
     """Return a path, an address in memory or this machine's name from an output, or None."""
     output = dict(output)
     if "data" in output:
-        output["data"] = {k: v for k, v in output["data"].items() if not k.startswith("image/")}
+        output["data"] = {
+            k: PICTURE.sub("", "".join(v)) if k == "text/html" else v
+            for k, v in output["data"].items()
+            if not k.startswith("image/")
+        }
     text = json.dumps(output, ensure_ascii=False)
     names = [str(ROOT), str(Path.home()), tempfile.gettempdir(), sys.prefix]
     names = [name for name in names if len(name) > 3]
@@ -197,6 +202,8 @@ def _clean_outputs(outputs) -> list:
             data.pop(WIDGET, None)
         if "image/png" in data:
             data["image/png"] = _small_png(data["image/png"])
+        if "text/html" in data:
+            data["text/html"] = PICTURE.sub(lambda found: _small_png(found[0]), data["text/html"])
         clean.append(output)
     return clean
 
@@ -253,10 +260,9 @@ def pictures(notebook) -> dict[str, bytes]:
     found = {}
     for cell in notebook.cells:
         if name := cell.metadata.get("kvlib", {}).get("asset"):
-            encoded = next(
-                o.data["image/png"] for o in cell.outputs if "image/png" in o.get("data", {})
-            )
-            found[name] = base64.b64decode(encoded)
+            pages = (o.get("data", {}).get("text/html", "") for o in cell.outputs)
+            encoded = next(filter(None, map(PICTURE.search, pages)))
+            found[name] = base64.b64decode(encoded[0])
     return found
 
 

@@ -6,7 +6,7 @@ def saved_form(panel) -> dict:
     first, second = (panel._repr_mimebundle_() for _ in range(2))
     data = first[0] if isinstance(first, tuple) else first
     again = second[0] if isinstance(second, tuple) else second
-    assert data["text/plain"] == again["text/plain"] and data["image/png"] == again["image/png"]
+    assert data["text/plain"] == again["text/plain"] and data["text/html"] == again["text/html"]
     return data
 
 

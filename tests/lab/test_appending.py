@@ -38,7 +38,7 @@ def test_what_is_counted_is_what_the_formula_says(room):
 
 def test_opens_where_it_was_told_and_says_all_numbers(panel):
     assert {"kvlib-panel", "kvlib-appending"} <= set(panel._dom_classes)
-    assert panel.slider.max == 13 and 'role="status"' in panel.status.value
+    assert panel.slider.max == 13
     for part in ("Token 5. torch.cat writes 5 rows, 4 copied and 1 new: 7.68 kB, 23 kB so far",
                  "Alive at its peak: 13.8 kB, at another address", "takes 1 row: 1.54 kB, 7.68 kB so far",
                  "holds 18.4 kB, 5 of 12 slots used, at the same address"):  # fmt: skip

@@ -33,7 +33,6 @@ def test_opens_on_the_prefill_as_one_block(panel):
     assert panel.filling.ends == [0, 3, 4, 5, 6] and panel.slider.max == 4
     assert (panel.frame().start, panel.frame().end) == (0, 3)
     assert "prefill: 3 tokens in one pass. 3 new rows of K and of V" in panel.status.value
-    assert 'role="status"' in panel.status.value
     assert [shape(panel, key) for key in panel.picture.panes] == [
         "(3, 4)", "(3, 4)", "(3, 4)", "(3, 3)", "(3, 4)", "3 × 3 rows",
     ]  # fmt: skip

@@ -1,7 +1,13 @@
-"""Numbers as words: three digits, never an exponent."""
+"""Numbers as words: three digits, never an exponent. A figure: its words, its theme, its least width."""
+
+import base64
+import io
+import re
 
 import pytest
+from PIL import Image
 
+from kvlib.lab import style
 from kvlib.lab.style import format_ratio
 
 
@@ -11,3 +17,15 @@ from kvlib.lab.style import format_ratio
 )
 def test_a_ratio_has_no_exponent(ratio, text):
     assert format_ratio(ratio) == text
+
+
+def test_a_figure_carries_its_words_and_a_rule_for_the_dark_theme():
+    figure = style.new_figure(300, 200)
+    said = 'A line "up" & down'
+    data = style.Picture(figure, said)._repr_mimebundle_()
+    assert set(data) == {"text/html", "text/plain"} and data["text/plain"] == said
+    page = data["text/html"]
+    assert 'alt="A line &quot;up&quot; &amp; down"' in page and "min-width: 240px" in page
+    assert '[data-jp-theme-light="false"] .kvlib-figure' in page and "invert(0.9)" in page
+    (encoded,) = re.findall(r"data:image/png;base64,([^\"]+)", page)
+    assert Image.open(io.BytesIO(base64.b64decode(encoded))).size == (300, 200)

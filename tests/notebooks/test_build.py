@@ -105,6 +105,27 @@ def test_a_picture_stays_and_its_widget_goes():
     assert small.info == {}
 
 
+def test_a_picture_in_html_is_shrunk_and_given_away_and_hides_no_path():
+    picture = io.BytesIO()
+    Image.linear_gradient("L").save(picture, "PNG")
+    encoded = base64.b64encode(picture.getvalue()).decode()
+    data = {
+        "text/html": f'<img alt="A ramp" src="data:image/png;base64,{encoded}">', "text/plain": "A ramp"
+    }  # fmt: skip
+    notebook = new_notebook(cells=[run_cell(outputs=[new_output("display_data", data)])])
+    notebook.cells[0].metadata["kvlib"] = {"asset": "ramp.png"}
+    build.tidy(notebook)
+    given = build.pictures(notebook)["ramp.png"]
+    assert len(Image.open(io.BytesIO(given)).getcolors()) <= build.COLOURS
+    [output] = notebook.cells[0].outputs
+    assert base64.b64encode(given).decode() in output["data"]["text/html"]
+    output["data"]["text/html"] = '<img src="data:image/png;base64,AA/tmp/AA">'  # chance, no path
+    notebook.cells[0].execution_count = 1
+    assert build.problems(notebook) == []
+    output["data"]["text/html"] += "/tmp/secret/"
+    assert "belongs to one machine" in build.problems(notebook)[0]
+
+
 def test_streams_that_arrive_in_pieces_are_joined():
     pieces = [new_output("stream", text=text) for text in ("a", "b")]
     notebook = new_notebook(cells=[run_cell(outputs=pieces)])
