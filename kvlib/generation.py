@@ -7,10 +7,9 @@ p + n - 1 rows: the last token has been chosen but not processed.
 from __future__ import annotations
 
 import inspect
-import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from kvlib.caches import StaticKVCache
 from kvlib.caches.contract import positions_needed
 from kvlib.caches.rollback import unchanged_on_failure
-from kvlib.checks import check_whole
+from kvlib.checks import check_number, check_whole, token_ids
 from kvlib.decoding import decoder, why_not
 from kvlib.model import Model
 
@@ -51,6 +50,8 @@ def prefill(
         check_whole("chunk_size", chunk_size)
     if not isinstance(tokens, Tensor) or tokens.dim() != 2:
         raise ValueError("tokens must be an int64 tensor of shape (batch, new tokens)")
+    if caches is None:
+        raise ValueError("prefill fills caches; give one for each layer, as Model.make_caches returns them")
     if tokens.shape[1] == 0:
         raise ValueError("the prompt is empty; give at least one token")
     chunks = tokens.split(chunk_size or tokens.shape[1], dim=1)
@@ -86,7 +87,7 @@ def generate(
     is computed.
     """
     prompts, single = _checked_prompts(model, prompt_ids)
-    stop_ids = _checked_stops(stop_ids)
+    stop_ids = set(token_ids("stop_ids", stop_ids))
     tokens = [[] for _ in prompts]
     running = set(range(len(prompts)))
     steps = _steps(
@@ -122,7 +123,7 @@ def stream(
     prompts, single = _checked_prompts(model, prompt_ids)
     if not single:
         raise ValueError("stream takes one prompt, a flat list of token ids; generate takes batches")
-    stop_ids = _checked_stops(stop_ids)
+    stop_ids = set(token_ids("stop_ids", stop_ids))
     steps = _steps(
         model, prompts, max_new_tokens, cache, temperature, seed, chunk_size, decode
     )
@@ -141,14 +142,13 @@ def _steps(
 ) -> Iterator:
     """Check everything now; return an iterator of (token of each sequence, seconds, rows cached)."""
     check_whole("max_new_tokens", max_new_tokens)
-    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not (
-        math.isfinite(temperature) and temperature >= 0
-    ):  # fmt: skip
-        raise ValueError(f"temperature must be a finite number of at least 0, not {temperature!r}")
+    check_number("temperature", temperature, or_zero=True)
     if chunk_size is not None:
         check_whole("chunk_size", chunk_size)
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise ValueError(f"seed must be a whole number or None, not {seed!r}")
+    if seed is not None:
+        check_whole("seed", seed, -(2**63))
+        if seed >= 2**64:
+            raise ValueError(f"seed must be below 2^64, not {seed!r:.60}")
     why_not(model, decode)  # a way that does not exist is refused before anything is computed
     longest = max(len(prompt) for prompt in prompts)
     caches = _make_caches(model, cache, longest + max_new_tokens - 1)
@@ -183,9 +183,11 @@ def _run(
     """Prefill, then decode; without caches, run the whole text again for every token."""
     padding = padding if any(padding) else None
     new, step = tokens, None
+    updates = -(-tokens.shape[1] // (chunk_size or tokens.shape[1]))
     for _ in range(max_new_tokens):
         began = time.perf_counter()
-        with torch.no_grad():  # not inference_mode: a cache must stay writable after it
+        # no_grad, not inference_mode: a cache must stay writable after it
+        with torch.no_grad(), unchanged_on_failure(caches, updates=updates):
             if caches is None:
                 if new is tokens and decode != "eager":
                     warnings.warn(f'Without a cache nothing can be decoded "{decode}".', stacklevel=3)
@@ -203,6 +205,7 @@ def _run(
             new = choose(logits, temperature, generator)  # (B, 1)
             if caches is None:
                 tokens = torch.cat([tokens, new], dim=1)
+        updates = 1
         chosen = new[:, 0].tolist()  # waits for the device, so the time is whole
         seconds = time.perf_counter() - began
         yield chosen, seconds, getattr(caches[0], "stored_len", caches[0].seq_len) if caches else 0
@@ -214,8 +217,10 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator | None
     Shapes: `logits` (B, V) -> (B, 1) int64. Sampling runs on the CPU, so that a seed means the
     same on every device.
     """
-    if logits.isnan().any():
-        raise ValueError("the logits are not numbers (NaN): the weights or the cache are broken")
+    if not logits.amax(dim=-1).isfinite().all():  # NaN, +inf, or nothing but -inf
+        raise ValueError(
+            "the logits are NaN or infinite: weights or cache are broken, or float16 overflows; try float32"
+        )
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
     logits_on_cpu = logits.double().cpu()
@@ -259,27 +264,15 @@ def _make_caches(model: Model, cache, length: int) -> list | None:
 
 def _checked_prompts(model: Model, prompt_ids) -> tuple[list[list[int]], bool]:
     """Return the prompts as lists of ints, and whether there was one; raise ValueError."""
-    if isinstance(prompt_ids, Tensor):
-        prompt_ids = prompt_ids.tolist()
+    prompt_ids = prompt_ids.tolist() if hasattr(prompt_ids, "tolist") else prompt_ids
     if isinstance(prompt_ids, (str, bytes)) or not isinstance(prompt_ids, Sequence):
         raise ValueError("prompt_ids is a list of token ids; encode the text first")
-    single = not (prompt_ids and isinstance(prompt_ids[0], (Sequence, Tensor)))
-    prompts = [prompt_ids] if single else prompt_ids
-    prompts = [p.tolist() if isinstance(p, Tensor) else p for p in prompts]
-    for prompt in prompts:
-        if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence) or not prompt:
-            raise ValueError("a prompt is empty or no list of token ids; give at least one token")
-        for token in prompt:
-            if isinstance(token, bool) or not isinstance(token, int):
-                raise ValueError(f"token {token!r} is not a whole number")
-            if not 0 <= token < model.config.vocab_size:
-                raise ValueError(
-                    f"token {token} is outside the vocabulary of {model.config.vocab_size}"
-                )
-    return [list(prompt) for prompt in prompts], single
-
-
-def _checked_stops(stop_ids) -> set[int]:
-    if isinstance(stop_ids, (str, bytes)) or not isinstance(stop_ids, Iterable):
-        raise ValueError(f"stop_ids is a list of token ids, not {stop_ids!r}")
-    return set(stop_ids)
+    prompt_ids = [p.tolist() if hasattr(p, "tolist") else p for p in prompt_ids]
+    single = not (prompt_ids and isinstance(prompt_ids[0], Sequence))
+    prompts = [token_ids("a prompt", p) for p in ([prompt_ids] if single else prompt_ids)]
+    if not all(prompts):
+        raise ValueError("a prompt is empty; give at least one token")
+    largest = max(map(max, prompts))
+    if largest >= model.config.vocab_size:
+        raise ValueError(f"token {largest} is outside the vocabulary of {model.config.vocab_size}")
+    return prompts, single

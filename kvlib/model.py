@@ -8,7 +8,6 @@ D head dimension, C hidden size, M intermediate size, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from torch import Tensor, nn
 from kvlib.attention import attention_with_kv_cache, grouped_attention, padded_mask
 from kvlib.caches.contract import keeps_unrotated, positions_needed
 from kvlib.caches.rollback import unchanged_on_failure
-from kvlib.checks import check_whole
-from kvlib.rotary import attend_by_place, rotary_tables, rotate
+from kvlib.checks import check_number, check_whole
+from kvlib.rotary import attend_by_place, check_scaling, rotary_tables, rotate
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,11 @@ class ModelConfig:
         ):  # fmt: skip
             check_whole(name, getattr(self, name))
         for name in ("rope_theta", "norm_eps"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise ValueError(f"{name} must be a finite number above 0, not {value!r}")
+            check_number(name, getattr(self, name))
+        if not isinstance(self.tie_embeddings, bool):
+            raise ValueError(f"tie_embeddings must be True or False, not {self.tie_embeddings!r:.60}")
+        if self.rope_scaling is not None:
+            check_scaling(self.rope_scaling)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"

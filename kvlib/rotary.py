@@ -13,8 +13,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kvlib.checks import check_number
+
 if TYPE_CHECKING:
     from kvlib.model import ModelConfig
+
+SCALING = "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
+
+
+def check_scaling(scaling: dict) -> None:
+    """Raise ValueError unless `scaling` holds the numbers of Llama 3.1's rotary scaling."""
+    if not isinstance(scaling, dict) or scaling.get("rope_type", "llama3") != "llama3":
+        raise ValueError(f"rope_scaling is a dict of llama3's numbers, not {scaling!r:.60}")
+    for name in SCALING:
+        if name not in scaling:
+            raise ValueError(f"rope_scaling lacks {name}")
+        check_number(name, scaling[name])
+    if scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
+        raise ValueError("rope_scaling needs a high_freq_factor above its low_freq_factor")
 
 
 def rotary_tables(
@@ -84,9 +100,7 @@ def attend_by_place(
 
 def _scaled(frequency: Tensor, scaling: dict) -> Tensor:
     """Apply Llama 3.1's rotary scaling, by wavelength."""
-    factor, low, high = (
-        scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
-    )  # fmt: skip
-    turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
+    factor, low, high, context = (scaling[name] for name in SCALING)
+    turns = context * frequency / (2 * math.pi)
     blend = ((turns - low) / (high - low)).clamp(0, 1)  # 0: slow the pair, 1: leave it
     return frequency * (blend + (1 - blend) / factor)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from kvlib.checks import token_ids
+from kvlib.config_file import read_object, read_text
+
+_NAMED = "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"
 
 
 class Tokenizer:
-    """Encode and decode text; `backend` is a `tokenizers.Tokenizer`."""
+    """Encode and decode text; `backend` is a `tokenizers.Tokenizer`.
 
-    def __init__(self, backend, *, eos_ids: Sequence[int] = (), chat_template: str | None = None,
+    `chat_template` is a Jinja template, or several by name; `special` are the tokens it can name.
+    """
+
+    def __init__(self, backend, *, eos_ids: Sequence[int] = (),
+                 chat_template: str | Mapping[str, str] | None = None,
                  special: dict[str, str] | None = None) -> None:  # fmt: skip
         self.backend = backend
         self.eos_ids = tuple(eos_ids)
@@ -16,49 +28,112 @@ class Tokenizer:
         self.special = special or {}
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of `text`, with nothing put before or behind it."""
-        return self.backend.encode(text, add_special_tokens=False).ids
+        """Return the token ids of `text`, with nothing put before or after it.
+
+        Raises ValueError for what is no text, or not one that this vocabulary can express.
+        """
+        if not isinstance(text, str):
+            raise ValueError(f"text must be a string, not {text!r:.60}")
+        try:
+            return self.backend.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # the library raises a bare Exception
+            raise ValueError(f"this text cannot be encoded ({error})") from error
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids, special tokens left out."""
-        return self.backend.decode(list(ids), skip_special_tokens=True)
+        return self._decode(token_ids("ids", ids))
 
-    def stream(self, ids: Iterable[int]) -> Iterable[str]:
-        """Yield for each id the text it completes: '' while a character is still in parts."""
+    def _decode(self, ids: list[int]) -> str:
+        try:
+            return self.backend.decode(ids, skip_special_tokens=True)
+        except Exception as error:
+            raise ValueError(f"these token ids cannot be decoded ({error})") from error
+
+    def stream(self, ids: Iterable[int]) -> Iterator[str]:
+        """Yield for each id the text it completes: '' while a character is still in parts.
+
+        Joined, the pieces are what `decode` gives; a last piece holds what never became a character.
+        """
+        from tokenizers.decoders import DecodeStream
+
+        step = DecodeStream(skip_special_tokens=True).step
         held: list[int] = []
-        shown = ""
+        waiting: list[int] = []
+        length = 0
         for token in ids:
+            if type(token) is not int or token < 0:
+                (token,) = token_ids("ids", [token])
             held.append(token)
-            text = self.decode(held)
-            if text.endswith("\ufffd"):
+            is_byte = (self.backend.id_to_token(token) or "").startswith("<0x")  # one by its number
+            if is_byte or (waiting and not self._decode([token])):
+                waiting.append(token)  # bytes in a row become characters together, or none of them does
                 yield ""
                 continue
-            yield text[len(shown) :]
-            shown = text
+            piece = step(self.backend, [*waiting, token]) or ""
+            waiting = []
+            length += len(piece)
+            yield piece
+        if tail := self._decode(held)[length:]:
+            yield tail
 
-    def chat(self, messages: str | Sequence[dict[str, str]]) -> list[int]:
+    def chat(self, messages: str | Sequence[Mapping[str, object]]) -> list[int]:
         """Return the ids of a conversation, ready for the assistant's next words.
 
         `messages` is a list of {"role": ..., "content": ...}, or one string that the user says.
-        Raises ValueError where the checkpoint brought no chat template.
+        Raises ValueError where the checkpoint brought no chat template, or one that fails or refuses
+        the conversation. Of several templates the one named "default" is taken.
         """
-        if self.chat_template is None:
+        template = self.chat_template
+        if isinstance(template, Mapping):
+            if "default" not in template:
+                raise ValueError(
+                    f"this checkpoint's chat templates are {', '.join(template)}, and none is the default; "
+                    "set the tokenizer's chat_template to one of them"
+                )
+            template = template["default"]
+        if template is None:
             raise ValueError("this checkpoint has no chat template; use encode on plain text")
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        from jinja2.sandbox import ImmutableSandboxedEnvironment  # templates are untrusted text
-
-        def refuse(message: str) -> None:
-            raise ValueError(f"the chat template refuses this conversation: {message}")
-
-        template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(
-            self.chat_template
-        )
-        text = template.render(
-            messages=list(messages), add_generation_prompt=True, raise_exception=refuse,
-            **self.special,
-        )  # fmt: skip
+        if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
+            raise ValueError('messages must be a string or a list of {"role": ..., "content": ...}')
+        messages = [{key: m[key] for key in m if m[key] is not None} for m in messages]
+        try:
+            text = _render(template, messages, self.special)
+        except Exception as error:  # a template can fail in any way that a program can
+            raise ValueError(f"the chat template fails or refuses this conversation: {error}") from error
         return self.encode(text)
+
+
+def _render(template: str, messages: list[dict], special: dict[str, str]) -> str:
+    """Render a chat template in the environment that transformers gives it."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # templates are untrusted text
+
+    class Generation(Extension):
+        """Show what stands in {% generation %}, which marks an assistant's words for training."""
+
+        tags = {"generation"}
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(["name:endgeneration"], drop_needle=True), lineno=line)
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(
+        value, **{"ensure_ascii": False} | options
+    )
+    return environment.from_string(template).render(
+        messages=messages, tools=None, documents=None, add_generation_prompt=True,
+        raise_exception=raise_exception, strftime_now=lambda form: datetime.now().strftime(form),
+        **special,
+    )  # fmt: skip
 
 
 def from_gguf_fields(path, fields: dict) -> Tokenizer:
@@ -82,6 +157,9 @@ def _byte_level(fields: dict) -> Tokenizer:
     if kind != "gpt2" or pre not in ("smollm", "gpt-2", None):
         raise ValueError(f"its kind ({kind}, {pre}) is not one this library can build")
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
+    kinds: list[int] = fields["tokenizer.ggml.token_type"]
+    if len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
+        raise ValueError("its tokens are not each named once and given a type")
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     backend = Backend(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -91,8 +169,9 @@ def _byte_level(fields: dict) -> Tokenizer:
     else:
         backend.pre_tokenizer = byte_level
     backend.decoder = decoders.ByteLevel()
-    control = [t for t, kind in zip(tokens, fields["tokenizer.ggml.token_type"]) if kind == 3]
-    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
+    for number, add in (3, backend.add_special_tokens), (4, backend.add_tokens):  # control, user defined
+        whole = [t for t, kind in zip(tokens, kinds) if kind == number]
+        add([AddedToken(t, special=number == 3, normalized=False) for t in whole])
     named = {
         f"{name}_token": tokens[fields[key]]
         for name in ("bos", "eos")
@@ -107,36 +186,49 @@ def _byte_level(fields: dict) -> Tokenizer:
     )
 
 
-def from_folder(folder) -> Tokenizer:
-    """Build the tokenizer of a checkpoint folder: tokenizer.json and what stands beside it."""
-    import json
+def from_folder(folder: Path) -> Tokenizer:
+    """Build the tokenizer of a checkpoint folder: tokenizer.json and what stands beside it.
 
+    Raises ValueError, naming the file, for one that is missing, broken or holds something else.
+    """
     from tokenizers import Tokenizer as Backend
 
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    text = read_text(path)
+    if text is None:
         raise ValueError(f"{folder} has no tokenizer.json; copy it from the checkpoint")
     try:
-        backend = Backend.from_file(str(path))
+        backend = Backend.from_str(text)
     except Exception as error:  # the library raises a bare Exception
         raise ValueError(f"{path} is not a readable tokenizer: {error}") from error
+    backend.no_truncation()  # both belong to whoever saved the file
+    backend.no_padding()
+    extra = read_object(folder / "tokenizer_config.json")
+    eos = (read_object(folder / "config.json") | read_object(folder / "generation_config.json")).get("eos_token_id", [])
+    try:
+        eos_ids = token_ids("eos_token_id", eos if isinstance(eos, list) else [eos])
+    except ValueError as error:
+        raise ValueError(f"{folder}: config.json or generation_config.json is wrong: {error}") from None
+    template = read_text(folder / "chat_template.jinja")
+    if template is None:
+        template = _template(folder / "tokenizer_config.json", extra.get("chat_template"))
+    extra |= read_object(folder / "special_tokens_map.json")
+    special = {name: extra[name] for name in _NAMED if name in extra}
+    for name, token in special.items():
+        special[name] = token = token.get("content") if isinstance(token, dict) else token
+        if not isinstance(token, str):
+            raise ValueError(f"{folder} gives a {name} in tokenizer_config.json or beside it that is no text")
+    return Tokenizer(backend, eos_ids=eos_ids, chat_template=template, special=special)
 
-    def read(name: str) -> dict:
-        file = folder / name
-        try:
-            return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        except ValueError as error:
-            raise ValueError(f"{file} is not valid JSON ({error}); copy it again") from error
 
-    config, extra = read("config.json"), read("tokenizer_config.json")
-    eos = read("generation_config.json").get("eos_token_id", config.get("eos_token_id"))
-    template = extra.get("chat_template")
-    if template is None and (folder / "chat_template.jinja").is_file():
-        template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    named = {
-        key: value["content"] if isinstance(value, dict) else value
-        for key in ("bos_token", "eos_token")
-        if (value := extra.get(key))
-    }
-    eos_ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
-    return Tokenizer(backend, eos_ids=eos_ids, chat_template=template, special=named)
+def _template(path: Path, template) -> str | dict[str, str] | None:
+    """Return a chat template, or several by name where they are a list of names and templates."""
+    try:
+        if isinstance(template, list):
+            template = {entry["name"]: entry["template"] for entry in template}
+        texts = template.items() if isinstance(template, dict) else [("", template or "")]
+        if not all(isinstance(text, str) for pair in texts for text in pair):
+            raise TypeError
+    except (TypeError, KeyError):
+        raise ValueError(f"{path} holds a chat_template that is neither a text nor a list of named ones") from None
+    return template

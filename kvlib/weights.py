@@ -6,16 +6,19 @@ Every format is read into tensors under the names a Llama safetensors file uses,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from kvlib import model_file, tokenizer
+from kvlib.config_file import folder_config, read_object, refuse_unknown
 from kvlib.model import Model, ModelConfig
 from kvlib.pages import ask_for_large_pages
+
+_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
 
 def load_smollm2(*, device=None, dtype: torch.dtype = torch.float32):
@@ -39,29 +42,139 @@ def load_gguf(path: str | Path, *, device=None, dtype: torch.dtype = torch.float
     """Load a Llama-architecture GGUF file, dequantised; return (model, tokenizer)."""
     from gguf.quants import dequantize
 
+    _check_target(device, dtype)
     path = Path(path)
     fields, quantised = _gguf_contents(path)
     if fields.get("general.architecture") != "llama":
         raise ValueError(f"{path} holds a {fields.get('general.architecture')} model, not a llama")
     config = _gguf_config(path, fields, quantised)
-    extra = set(quantised) - {_gguf_name(name) for name in _names(config)}
-    if extra:
-        raise ValueError(f"{path} has tensors this model does not use, such as {min(extra)}")
+    gguf_names = {name: _gguf_name(name) for name in _names(path, config, len(quantised))}
+    llama_names = {gguf: name for name, gguf in gguf_names.items()}
+    shapes = {  # llama.cpp counts dimensions from the innermost
+        llama_names.get(name, name): tuple(int(size) for size in reversed(tensor.shape))
+        for name, tensor in quantised.items()
+    }
+    _check_shapes(path, config, shapes)
     text = tokenizer.from_gguf_fields(path, fields)
 
     def read(name: str) -> Tensor:
-        tensor = quantised[_gguf_name(name)]
+        tensor = quantised[gguf_names[name]]
         try:
             values = dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError as error:
             raise ValueError(f"{path}: {tensor.name} has a type that cannot be read") from error
         weight = torch.tensor(values)  # a copy: the map is read-only
-        heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
-        kind = name.split(".")[-2]
-        whole = kind in heads and weight.dim() == 2 and len(weight) % (2 * heads[kind]) == 0
-        return _unpermuted(weight, heads[kind]) if whole else weight
+        heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}.get(name.split(".")[-2])
+        return _unpermuted(weight, heads) if heads else weight
 
-    return _assemble(path, config, read, device=device, dtype=dtype), text
+    return _assemble(config, read, device=device, dtype=dtype), text
+
+
+def load_checkpoint(folder: str | Path, *, device=None, dtype: torch.dtype | None = None):
+    """Load a Llama-layout folder (config.json, safetensors, tokenizer.json).
+
+    Weights are taken from model.safetensors or, where there is none, from the shards that
+    model.safetensors.index.json names; other files are left alone. generation_config.json gives the
+    stop tokens only. A head that differs from an embedding it should be tied to is kept, as
+    transformers does.
+    Returns (model, tokenizer); `dtype` is the checkpoint's own where None. Raises ValueError,
+    naming the file and the fault, for a folder that is incomplete, broken, or of another
+    architecture.
+    """
+    from safetensors import safe_open
+
+    _check_target(device, dtype)
+    folder = Path(folder)
+    config = folder_config(folder)
+    files, shapes, kinds = _safetensors_contents(folder)
+
+    def read(name: str) -> Tensor:
+        with safe_open(files[name], framework="pt") as part:
+            return part.get_tensor(name)
+
+    head, embedding = "lm_head.weight", "model.embed_tokens.weight"
+    if config.tie_embeddings and head in files and embedding in files:
+        if kinds[head] == kinds[embedding] and torch.equal(read(head), read(embedding)):
+            del shapes[head], kinds[head]  # a copy
+        else:
+            config = replace(config, tie_embeddings=False)
+    _check_shapes(folder, config, shapes)
+    stored = set(kinds.values())
+    if strange := stored - _DTYPES.keys():
+        raise ValueError(f"{folder} stores weights as {min(strange)}; supported: {', '.join(_DTYPES)}")
+    if dtype is None and len(stored) > 1:
+        raise ValueError(f"{folder} mixes precisions; say which dtype to load")
+    text = tokenizer.from_folder(folder)
+    return _assemble(config, read, device=device, dtype=dtype or _DTYPES[stored.pop()]), text
+
+
+def _check_target(device, dtype) -> None:
+    """Raise ValueError for a precision or a device that no model can have here."""
+    if dtype is not None and dtype not in _DTYPES.values():
+        raise ValueError(f"dtype is a torch.dtype: float16, bfloat16, float32 or float64, not {dtype!r}")
+    try:
+        torch.empty(0, device=device)
+    except Exception as error:  # which one depends on the device
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device {device!r} cannot be used here: {reason}") from error
+
+
+def _safetensors_contents(folder: Path) -> tuple[dict[str, Path], dict[str, tuple], dict[str, str]]:
+    """Return of every tensor of a folder its file, its shape, and its precision as safetensors says it."""
+    from safetensors import SafetensorError, safe_open
+
+    files, shapes, kinds = {}, {}, {}
+    for file, expected in _weight_files(folder).items():
+        try:
+            with safe_open(file, framework="pt") as part:
+                slices = {name: part.get_slice(name) for name in part.keys()}
+        except (SafetensorError, OSError) as error:
+            raise ValueError(
+                f"{file} is missing, truncated or broken; copy it again ({error})"
+            ) from error
+        if expected is not None and slices.keys() != expected:
+            raise ValueError(f"{file} does not hold the tensors that the index names; copy both again")
+        for name, part in slices.items():
+            if not name.endswith("rotary_emb.inv_freq"):  # old checkpoints have it; it is computed here
+                files[name], shapes[name], kinds[name] = file, tuple(part.get_shape()), part.get_dtype()
+    return files, shapes, kinds
+
+
+def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
+    """Return the files that hold the weights, each with the names the index gives it, if there is one."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return {single: None}
+    if not index.exists():
+        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
+        why = "; its pickled weights are not opened, as they can run code" if pickled else ""
+        raise ValueError(f"{folder} holds neither {single.name} nor {index.name}{why}")
+    weight_map = read_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(file, str) and Path(file).name == file != "" for file in weight_map.values()
+    ):
+        raise ValueError(f"{index} must give for each tensor a file of this folder, as its weight_map")
+    files: dict[Path, set[str]] = {}
+    for name, file in weight_map.items():
+        files.setdefault(folder / file, set()).add(name)
+    return files
+
+
+def _check_shapes(source: Path, config: ModelConfig, shapes: dict[str, tuple]) -> None:
+    """Raise ValueError unless the tensors are exactly those of a Llama of this config."""
+    needed = _names(source, config, len(shapes))
+    if missing := needed.keys() - shapes.keys():
+        raise ValueError(
+            f"{source} lacks the tensor {min(missing)}; it is incomplete, so copy it again"
+        )
+    if extra := shapes.keys() - needed.keys():
+        raise ValueError(f"{source} has tensors that this model does not use, such as {min(extra)}")
+    for name, shape in needed.items():
+        if shapes[name] != shape:
+            raise ValueError(
+                f"{source}: {name} has shape {shapes[name]}, the config asks for {shape}; "
+                "the two do not belong together"
+            )
 
 
 _LINE = 64  # elements: at least a cache line in every precision
@@ -80,69 +193,11 @@ _PARTS = {  # the weights of a layer, and of which tensors of a Llama each is st
 }
 
 
-def load_checkpoint(folder: str | Path, *, device=None, dtype: torch.dtype | None = None):
-    """Load a Llama-layout folder (config.json, *.safetensors, tokenizer.json).
-
-    Returns (model, tokenizer); `dtype` is the checkpoint's own where None. Raises ValueError,
-    naming the file and the fault, for a folder that is incomplete, broken, or of another
-    architecture.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    folder = Path(folder)
-    config = _folder_config(folder)
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
-        why = "; its pickled weights are not opened, as they can run code" if pickled else ""
-        raise ValueError(f"{folder} holds no .safetensors file{why}")
-    found, stored = {}, set()
-    for file in files:
-        try:
-            with safe_open(file, framework="pt") as part:
-                for name in part.keys():
-                    found[name] = file
-                    stored.add(part.get_slice(name).get_dtype())
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{file} is truncated or broken; copy it again ({error})") from error
-    if dtype is None:
-        names = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-        if len(stored) != 1 or (only := stored.pop()) not in names:
-            raise ValueError(f"{folder} mixes or uses unusual precisions; say which dtype to load")
-        dtype = names[only]
-    tied_copy = {"lm_head.weight"} if config.tie_embeddings else set()
-    extra = set(found) - set(_names(config)) - tied_copy
-    extra = {name for name in extra if not name.endswith("rotary_emb.inv_freq")}
-    if extra:
-        raise ValueError(f"{folder} has tensors a Llama has not, such as {min(extra)}")
-    text = tokenizer.from_folder(folder)
-
-    def read(name: str) -> Tensor:
-        with safe_open(found[name], framework="pt") as part:
-            return part.get_tensor(name)
-
-    return _assemble(folder, config, read, device=device, dtype=dtype), text
-
-
-def _assemble(
-    source: Path, config: ModelConfig, read: Callable[[str], Tensor], *, device, dtype
-) -> Model:
-    """Fit tensors, read by Llama name, into a new model; name what is missing or misshapen."""
-    shapes = _names(config)
+def _assemble(config: ModelConfig, read: Callable[[str], Tensor], *, device, dtype) -> Model:
+    """Fit tensors, read by Llama name, into a new model."""
 
     def get(name: str) -> Tensor:
-        try:
-            weight = read(name)
-        except KeyError:
-            raise ValueError(
-                f"{source} lacks the tensor {name}; it is incomplete, so copy it again"
-            ) from None
-        if tuple(weight.shape) != shapes[name]:
-            raise ValueError(
-                f"{source}: {name} has shape {tuple(weight.shape)}, the config asks for "
-                f"{shapes[name]}; the two do not belong together"
-            )
-        return weight.to(device=device, dtype=dtype)
+        return read(name).to(device=device, dtype=dtype)
 
     def fused(*names: str) -> Tensor:  # each (out, in) -> (sum of outs, in)
         return torch.cat([get(name) for name in names])
@@ -176,8 +231,16 @@ def _views(model: Model, device) -> dict[str, Tensor]:
     }
 
 
-def _names(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return every tensor a Llama of this config has, with its shape (out, in)."""
+def _names(source: Path, config: ModelConfig, num_tensors: int) -> dict[str, tuple[int, ...]]:
+    """Return every tensor a Llama of this config has, with its shape (out, in).
+
+    Raises ValueError where the file has so few that the config's layers cannot be in it.
+    """
+    if config.num_layers > num_tensors:
+        raise ValueError(
+            f"{source} has {num_tensors} tensors for {config.num_layers} layers; it is incomplete or the "
+            "config is wrong"
+        )
     hidden, middle = config.hidden_size, config.intermediate_size
     width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     names: dict[str, tuple[int, ...]] = {
@@ -202,6 +265,10 @@ def _names(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return names
 
 
+_GGUF_USED = frozenset(
+    "block_count context_length embedding_length feed_forward_length vocab_size attention.head_count "
+    "attention.head_count_kv attention.key_length rope.freq_base attention.layer_norm_rms_epsilon".split()
+)
 _GGUF_PARTS = {
     "input_layernorm": "attn_norm",
     "q_proj": "attn_q",
@@ -255,73 +322,29 @@ def _gguf_contents(path: Path) -> tuple[dict, dict]:
 
 
 def _gguf_config(path: Path, fields: dict, quantised: dict) -> ModelConfig:
-    if fields.get("llama.rope.scaling.type", "none") != "none":
-        raise ValueError(f"{path} asks for rope scaling, which is not read from GGUF files")
+    found = {key.removeprefix("llama."): fields[key] for key in fields if key.startswith("llama.")}
     try:
-        if fields["llama.block_count"] > len(quantised):
-            raise ValueError(f"{fields['llama.block_count']} layers, {len(quantised)} tensors")
-        hidden, heads = fields["llama.embedding_length"], fields["llama.attention.head_count"]
-        return ModelConfig(
-            num_layers=fields["llama.block_count"],
+        hidden, heads = found["embedding_length"], found["attention.head_count"]
+        head_dim = found.get("attention.key_length", hidden // heads)
+        config = ModelConfig(
+            num_layers=found["block_count"],
             num_heads=heads,
-            num_kv_heads=fields.get("llama.attention.head_count_kv", heads),
-            head_dim=fields.get("llama.attention.key_length", hidden // heads),
+            num_kv_heads=found.get("attention.head_count_kv", heads),
+            head_dim=head_dim,
             hidden_size=hidden,
-            intermediate_size=fields["llama.feed_forward_length"],
-            vocab_size=fields.get("llama.vocab_size", len(fields["tokenizer.ggml.tokens"])),
-            rope_theta=float(fields.get("llama.rope.freq_base", 10000.0)),
-            norm_eps=float(fields["llama.attention.layer_norm_rms_epsilon"]),
+            intermediate_size=found["feed_forward_length"],
+            vocab_size=found.get("vocab_size", len(fields["tokenizer.ggml.tokens"])),
+            rope_theta=found.get("rope.freq_base", 10000.0),
+            norm_eps=found["attention.layer_norm_rms_epsilon"],
             tie_embeddings="output.weight" not in quantised,
-            max_seq_len=fields["llama.context_length"],
+            max_seq_len=found["context_length"],
         )
     except KeyError as error:
         raise ValueError(f"{path} lacks the field {error.args[0]}") from None
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{path} describes no possible model: {error}") from error
-
-
-def _folder_config(folder: Path) -> ModelConfig:
-    """Read config.json; refuse what this model does not compute rather than guess."""
-    path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise ValueError(f"{folder} has no config.json; it is no checkpoint folder") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error})") from error
-    if not isinstance(raw, dict):
-        raise ValueError(f"{path} must hold one JSON object, {{...}}")
-    if raw.get("model_type") != "llama":
-        raise ValueError(f"{path} describes a {raw.get('model_type')} model; llama is supported")
-    if raw.get("hidden_act", "silu") != "silu" or raw.get("attention_bias") or raw.get("mlp_bias"):
-        raise ValueError(f"{path} asks for biases or an activation other than silu: not supported")
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(rope, dict):
-        raise ValueError(f"{path} has rope scaling that is no JSON object: {rope!r}")
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "llama3"):
-        raise ValueError(f"{path} asks for rope scaling '{kind}'; default and llama3 are supported")
-    if kind == "llama3":
-        needs = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-        if lacks := [name for name in needs if name not in rope]:
-            raise ValueError(f"{path} lacks the field {lacks[0]} of its llama3 rope scaling")
-    try:
-        heads = raw["num_attention_heads"]
-        return ModelConfig(
-            num_layers=raw["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=raw.get("num_key_value_heads", heads),
-            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-            hidden_size=raw["hidden_size"],
-            intermediate_size=raw["intermediate_size"],
-            vocab_size=raw["vocab_size"],
-            rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
-            norm_eps=float(raw["rms_norm_eps"]),
-            tie_embeddings=raw.get("tie_word_embeddings", False),
-            max_seq_len=raw["max_position_embeddings"],
-            rope_scaling=rope if kind == "llama3" else None,
-        )
-    except KeyError as error:
-        raise ValueError(f"{path} lacks the field {error.args[0]}") from None
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{path} describes no possible model: {error}") from error
+    refuse_unknown(path, found, _GGUF_USED, {
+        "attention.value_length": (config.head_dim,), "rope.dimension_count": (config.head_dim,),
+        "rope.scaling.type": ("none",), "attention.causal": (True,),
+    })  # fmt: skip
+    return config

@@ -99,12 +99,60 @@ def test_a_template_runs_in_a_sandbox():
     """It comes with a download: it may not reach into Python."""
     from jinja2.exceptions import SecurityError
 
-    tokenizer = byte_level(chat_template="{{ messages.__class__.__base__.__subclasses__() }}")
-    with pytest.raises(SecurityError):
-        tokenizer.chat("hi")
-    tokenizer = byte_level(chat_template="{{ messages.append(1) }}")
-    with pytest.raises(SecurityError):
-        tokenizer.chat("hi")
+    for text in ("{{ messages.__class__.__base__.__subclasses__() }}", "{{ messages.append(1) }}"):
+        with pytest.raises(ValueError, match="the chat template fails") as refused:
+            byte_level(chat_template=text).chat("hi")
+        assert isinstance(refused.value.__cause__, SecurityError)
+
+
+TEMPLATES = {
+    "date": "{{ strftime_now('%Y') }} {%- if strftime_now is defined %}!{% endif %}",
+    "tools": "{% if tools is not none %}tools{% endif %}{% if documents is not none %}docs{% endif %}",
+    "loop controls": "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
+    "json": "{{ messages | tojson }}{{ {'b': '<é>', 'a': 1} | tojson(indent=2) }}",
+    "training marks": "a{% generation %}\n{% set x = 1 %}b{{ x }}{% endgeneration %}{{ x }}",
+    "namespace": "{% set n = namespace(x=1) %}{% for m in messages %}{% set n.x = n.x + 1 %}{% endfor %}{{ n.x }}",
+    "a message without content": "{{ messages[-1].content is defined }}{{ messages[0]['content'] | trim }}",
+    "special tokens": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ sep_token }}",
+    "blocks on lines": "  {% if true %}\n  x\n  {% endif %}\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_renders_as_in_transformers(folder, name):
+    transformers = pytest.importorskip("transformers")
+    write(folder, "config.json", model_type="llama")
+    write(folder, "tokenizer_config.json", chat_template=TEMPLATES[name], bos_token="<s>",
+          eos_token={"__type": "AddedToken", "content": "</s>"}, tokenizer_class="PreTrainedTokenizerFast")  # fmt: skip
+    write(folder, "special_tokens_map.json", pad_token="<pad>", bos_token="<S>")
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    messages = [{"role": "user", "content": " hé "}, {"role": "tool", "content": None}]
+    ours = from_folder(folder)
+    text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert ours.chat(messages) == ours.encode(text)
+
+
+@pytest.mark.parametrize("template, words", [
+    ("{{ 1 / 0 }}", "division by zero"), ("{% if %}", "Expected an expression"),
+    ("{{ undefined_function() }}", "undefined_function"), ("{{ messages[0].a.b }}", "no attribute 'a'"),
+    ("{{ raise_exception('only users') }}", "conversation: only users"),
+    ("{% include 'x' %}", "no loader"), ("{{ range(10**9) | list }}", "range"),
+])  # fmt: skip
+def test_a_template_that_fails_is_a_sentence(template, words):
+    with pytest.raises(ValueError, match=f"the chat template fails or refuses.*{words}"):
+        byte_level(chat_template=template).chat("hi")
+
+
+@pytest.mark.parametrize("messages", [5, None, [1], [["user", "hi"]], {"role": "user"}, [None], b"hi"])
+def test_what_is_no_conversation_is_refused(messages):
+    with pytest.raises(ValueError, match="messages must be"):
+        byte_level(chat_template=TEMPLATE).chat(messages)
+
+
+@pytest.mark.parametrize("text", [5, None, ["a"], b"a", "\ud800"])
+def test_what_is_no_text_is_refused(text):
+    with pytest.raises(ValueError, match="text"):
+        byte_level().encode(text)
 
 
 # From a folder
@@ -148,6 +196,47 @@ def test_a_template_may_stand_in_a_file_of_its_own(folder):
     assert tokenizer.chat("hi") == tokenizer.encode("<user>hié<assistant>")
 
 
+def test_a_template_file_goes_before_the_config_as_in_transformers(folder):
+    write(folder, "tokenizer_config.json", chat_template="config")
+    (folder / "chat_template.jinja").write_text("file")
+    assert from_folder(folder).chat("hi") == from_folder(folder).encode("file")
+
+
+def test_of_named_templates_the_default_is_taken(folder):
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    write(folder, "tokenizer_config.json", chat_template=named)
+    tokenizer = from_folder(folder)
+    assert tokenizer.chat("hi") == tokenizer.encode("plain")
+    write(folder, "tokenizer_config.json", chat_template=named[1:])
+    with pytest.raises(ValueError, match="templates are tool_use, and none is the default"):
+        from_folder(folder).chat("hi")
+
+
+@pytest.mark.parametrize("template", [
+    3, [3], [{"name": "default"}], [{"name": 1, "template": "x"}], {"default": 3}, [["name", "x"]], True,
+])  # fmt: skip
+def test_a_chat_template_that_is_no_text_is_refused(folder, template):
+    write(folder, "tokenizer_config.json", chat_template=template)
+    with pytest.raises(ValueError, match="tokenizer_config.json holds a chat_template"):
+        from_folder(folder)
+
+
+@pytest.mark.parametrize("eos", ["</s>", [1.5], -1, {"id": 2}, [[2]], True])
+def test_stop_ids_that_are_none_are_refused(folder, eos):
+    write(folder, "generation_config.json", eos_token_id=eos)
+    with pytest.raises(ValueError, match="generation_config.json is wrong: eos_token_id must"):
+        from_folder(folder)
+
+
+def test_what_a_file_says_of_truncation_and_padding_belongs_to_whoever_saved_it(folder):
+    backend = byte_level().backend
+    backend.enable_truncation(4)
+    backend.enable_padding(length=12)
+    backend.save(str(folder / "tokenizer.json"))
+    assert len(from_folder(folder).encode("one token a byte")) == 16
+    assert len(from_folder(folder).encode("one")) == 3
+
+
 # From the metadata of a GGUF file
 
 
@@ -178,6 +267,15 @@ def test_only_smollms_splitting_parts_digits():
     assert from_gguf_fields("x", fields(**{"ggml.pre": None})).encode("12") == [256]
 
 
+def test_a_user_defined_token_is_one_id_and_is_shown():
+    changed = fields()
+    changed["tokenizer.ggml.tokens"].append("<think>")
+    changed["tokenizer.ggml.token_type"].append(4)
+    tokenizer = from_gguf_fields("x", changed)
+    assert tokenizer.encode("a<think>b<|end|>") == [*tokenizer.encode("a"), 259, *tokenizer.encode("b"), 258]
+    assert tokenizer.decode([259, 258]) == "<think>"
+
+
 @pytest.mark.parametrize("key", ["ggml.tokens", "ggml.merges", "ggml.token_type"])
 def test_a_lacking_field_is_named_with_the_file(key):
     with pytest.raises(ValueError, match=f"x.gguf lacks the field tokenizer.{key}"):
@@ -187,7 +285,7 @@ def test_a_lacking_field_is_named_with_the_file(key):
 @pytest.mark.parametrize("changes", [
     {"ggml.model": "llama"}, {"ggml.model": None}, {"ggml.pre": "llama-bpe"},
     {"ggml.merges": ["never seen"]}, {"ggml.merges": ["one"]}, {"ggml.tokens": [1, 2]},
-    {"ggml.eos_token_id": 999},
+    {"ggml.eos_token_id": 999}, {"ggml.token_type": [1]}, {"ggml.tokens": [*byte_alphabet(), "a", "b", "<|end|>"]},
 ])  # fmt: skip
 def test_a_tokenizer_that_cannot_be_built_is_refused_with_the_file(changes):
     with pytest.raises(ValueError, match="x.gguf has no readable tokenizer"):

@@ -65,13 +65,36 @@ def write_tokenizer(folder: Path) -> None:
     backend.save(str(folder / "tokenizer.json"))
 
 
+def write_folder(folder: Path) -> Path:
+    """A good checkpoint folder, to be broken."""
+    save_file(tensors(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    write_tokenizer(folder)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A good checkpoint folder, to be broken."""
-    save_file(tensors(), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    write_tokenizer(tmp_path)
-    return tmp_path
+    return write_folder(tmp_path)
+
+
+def split(folder: Path) -> dict[str, str]:
+    """Put the weights into three shards and write their index; return its weight_map."""
+    whole = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map = {}
+    for part in range(3):
+        shard = f"model-0000{part + 1}-of-00003.safetensors"
+        here = {name: whole[name] for name in sorted(whole)[part::3]}
+        save_file(here, folder / shard)
+        weight_map |= dict.fromkeys(here, shard)
+    write_index(folder, weight_map)
+    return weight_map
+
+
+def write_index(folder: Path, weight_map) -> None:
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def change_config(folder: Path, **changes) -> None:
@@ -118,18 +141,60 @@ def test_every_tensor_of_a_checkpoint_matters(folder):
         assert not torch.allclose(load_checkpoint(folder)[0](tokens), before), name
 
 
+TOKENS = torch.tensor([[1, 2, 3]])
+
+
 def test_weights_in_several_files_load_as_from_one(folder):
-    tokens = torch.tensor([[1, 2, 3]])
-    before = load_checkpoint(folder)[0](tokens)
-    whole = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    names = sorted(whole)
-    for part in range(3):
-        here = {name: whole[name] for name in names[part::3]}
-        save_file(here, folder / f"model-0000{part + 1}-of-00003.safetensors")
-    assert torch.equal(load_checkpoint(folder)[0](tokens), before)
+    before = load_checkpoint(folder)[0](TOKENS)
+    split(folder)
+    assert torch.equal(load_checkpoint(folder)[0](TOKENS), before)
     (folder / "model-00002-of-00003.safetensors").unlink()
-    refused(folder, "lacks the tensor", names[1])
+    refused(folder, "model-00002-of-00003.safetensors is missing")
+
+
+def test_only_the_shards_that_the_index_names_are_read(folder):
+    before = load_checkpoint(folder)[0](TOKENS)
+    split(folder)
+    older = {name: weight + 1 for name, weight in tensors().items()}
+    save_file(older, folder / "model-00009-of-00099.safetensors")
+    assert torch.equal(load_checkpoint(folder)[0](TOKENS), before)
+
+
+def test_a_whole_file_goes_before_an_index_as_in_transformers(folder):
+    before = load_checkpoint(folder)[0](TOKENS)
+    split(folder)
+    save_file(tensors(), folder / "model.safetensors")
+    for shard in folder.glob("model-*"):
+        shard.write_bytes(b"")
+    save_file({name: weight + 1 for name, weight in tensors().items()}, folder / "adapter.safetensors")
+    assert torch.equal(load_checkpoint(folder)[0](TOKENS), before)
+
+
+def test_shards_without_an_index_are_not_guessed_at(folder):
+    split(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    refused(folder, "neither model.safetensors nor model.safetensors.index.json")
+
+
+@pytest.mark.parametrize("change", [
+    lambda names: names.pop("model.norm.weight"),
+    lambda names: names.update({"model.norm.weight": names["model.embed_tokens.weight"]}),
+    lambda names: names.update({"other.weight": names["model.norm.weight"]}),
+])  # fmt: skip
+def test_an_index_and_shards_that_disagree_are_refused(folder, change):
+    names = split(folder)
+    change(names)
+    write_index(folder, names)
+    refused(folder, "does not hold the tensors that the index names")
+
+
+@pytest.mark.parametrize("weight_map", [
+    None, 3, [], "x", {"a": 3}, {"a": None}, {"a": "../model.safetensors"}, {"a": "/etc/passwd"}, {"a": ""},
+])  # fmt: skip
+def test_an_index_that_names_no_files_of_the_folder_is_refused(folder, weight_map):
+    split(folder)
+    write_index(folder, weight_map)
+    refused(folder, "model.safetensors.index.json must give for each tensor a file of this folder")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -156,15 +221,41 @@ def test_mixed_precisions_have_to_be_asked_for(folder):
     assert load_checkpoint(folder, dtype=torch.float32)[0].dtype == torch.float32
 
 
-def test_a_tied_checkpoint_needs_no_head_and_may_have_one(folder):
+@pytest.mark.parametrize("dtype", ["float16", torch.int8, torch.bool, torch.complex64, 16, float])
+def test_a_dtype_that_no_model_has_is_refused(folder, dtype):
+    with pytest.raises(ValueError, match="dtype is a torch.dtype"):
+        load_checkpoint(folder, dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["nowhere", "cpu:x", 3.5, "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(folder, device):
+    with pytest.raises(ValueError, match="cannot be used here"):
+        load_checkpoint(folder, device=device)
+
+
+def test_weights_that_are_whole_numbers_are_not_taken_for_weights(folder):
+    """Quantised ones need their scales."""
+    change_tensors(folder, lambda found: found.update(
+        {"model.norm.weight": torch.ones(HIDDEN, dtype=torch.int8)}))  # fmt: skip
+    refused(folder, "stores weights as I8", dtype=torch.float32)
+
+
+def test_a_tied_checkpoint_needs_no_head_and_may_have_a_copy(folder):
     change_config(folder, tie_word_embeddings=True)
+    change_tensors(folder, lambda found: found.update({"lm_head.weight": found["model.embed_tokens.weight"] + 0}))
     with_copy = load_checkpoint(folder)[0]
     change_tensors(folder, lambda found: found.pop("lm_head.weight"))
     without = load_checkpoint(folder)[0]
-    tokens = torch.tensor([[1, 2, 3]])
-    assert torch.equal(with_copy(tokens), without(tokens))
+    assert with_copy.config.tie_embeddings and without.config.tie_embeddings
+    assert torch.equal(with_copy(TOKENS), without(TOKENS))
     change_config(folder, tie_word_embeddings=False)
     refused(folder, "lacks the tensor lm_head.weight")
+
+
+def test_a_head_that_differs_from_the_embedding_is_kept(folder):
+    untied = load_checkpoint(folder)[0](TOKENS)
+    change_config(folder, tie_word_embeddings=True)
+    assert torch.equal(load_checkpoint(folder)[0](TOKENS), untied)
 
 
 def test_fields_with_a_usual_value_may_be_left_out(folder):
@@ -200,7 +291,7 @@ def test_config_that_is_not_a_json_object(folder, text):
 
 def test_config_that_is_not_text(folder):
     (folder / "config.json").write_bytes(b"\xff\xfe\x80")
-    refused(folder, "config.json", "JSON")
+    refused(folder, "config.json cannot be read", "a text file")
 
 
 @pytest.mark.parametrize("field", [
@@ -216,14 +307,51 @@ def test_config_without_a_field(folder, field):
     ("num_hidden_layers", 0), ("num_attention_heads", "four"), ("num_attention_heads", 0),
     ("hidden_size", 2.5), ("vocab_size", -1), ("num_key_value_heads", 3), ("head_dim", 7),
     ("rms_norm_eps", "small"), ("max_position_embeddings", True), ("rope_theta", [1]),
+    ("rope_theta", "10000.0"), ("rope_theta", True), ("rope_theta", 10**400), ("rms_norm_eps", "1e-5"),
+    ("tie_word_embeddings", "no"), ("tie_word_embeddings", 1), ("head_dim", 0),
 ])  # fmt: skip
 def test_config_with_an_impossible_value(folder, field, value):
     change_config(folder, **{field: value})
     refused(folder, "config.json")
 
 
+@pytest.mark.parametrize("field", ["num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size"])
+def test_a_size_beyond_all_memory_is_compared_before_anything_is_made(folder, field):
+    change_config(folder, **{field: 10**30})
+    refused(folder, "config", str(10**30))
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}  # fmt: skip
+
+
 @pytest.mark.parametrize("changes, word", [
     ({"model_type": "mistral"}, "mistral"),
+    ({"model_type": "falcon", "multi_query": True}, "falcon"),
+    ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "deepseek_v3"),
+    ({"model_type": "gpt2", "n_layer": 12, "n_head": 12}, "gpt2"),
+    ({"multi_query": True}, "multi_query"),
+    ({"kv_lora_rank": 512}, "kv_lora_rank"),
+    ({"n_layer": 2}, "n_layer"),
+    ({"sliding_window": 16}, "sliding_window"),
+    ({"layer_types": ["sliding_attention"] * 2}, "layer_types"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    ({"rope_interleaved": True}, "rope_interleaved"),
+    ({"logits_scaling": 8.0}, "logits_scaling"),
+    ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    ({"num_local_experts": 8}, "num_local_experts"),
+    ({"is_causal": False}, "is_causal"),
+    ({"per_layer_config": {"0": {"hidden_act": "gelu"}}}, "per_layer_config"),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "rope_scaling": LLAMA3},
+     "rope_type twice"),
+    ({"rope_parameters": {"rope_theta": 5e5}}, "rope_theta twice"),
+    ({"rope_scaling": LLAMA3, "original_max_position_embeddings": 16}, "twice"),
+    ({"rope_scaling": LLAMA3 | {"factor": "4.0"}}, "factor must be a finite number"),
+    ({"rope_scaling": LLAMA3 | {"low_freq_factor": None}}, "lacks low_freq_factor"),
+    ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "high_freq_factor above"),
+    ({"rope_scaling": LLAMA3 | {"attention_factor": 1.5}}, "attention_factor"),
+    ({"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "factor"),
     ({"model_type": None}, "None"),
     ({"hidden_act": "gelu"}, "silu"),
     ({"attention_bias": True}, "bias"),
@@ -238,9 +366,58 @@ def test_config_that_asks_for_what_is_not_computed(folder, changes, word):
     refused(folder, "config.json", word)
 
 
+@pytest.mark.parametrize("changes", [
+    {}, {"rope_scaling": LLAMA3}, {"rope_parameters": LLAMA3 | {"rope_theta": 1e4}},
+    {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": LLAMA3},
+    {"rope_scaling": {k: v for k, v in LLAMA3.items() if k[0] != "o"}, "original_max_position_embeddings": 32},
+    {"rope_scaling": LLAMA3, "original_max_position_embeddings": 32},
+    {"original_max_position_embeddings": 32},
+    {"rope_scaling": {("type" if k == "rope_type" else k): v for k, v in LLAMA3.items()}},
+    {"rope_theta": 300, "rms_norm_eps": 0.01}, {"hidden_act": "swish"}, {"tie_word_embeddings": True},
+    {"pretraining_tp": 2, "attention_dropout": 0.1, "use_cache": False, "temperature": 0.6, "dtype": "float32"},
+], ids=str)  # fmt: skip
+def test_settings_mean_what_they_mean_in_transformers(folder, changes):
+    transformers = pytest.importorskip("transformers")
+    change_config(folder, **changes)
+    tokens = torch.arange(60)[None]
+    theirs = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ours, _ = load_checkpoint(folder)
+    expected = theirs(tokens).logits
+    assert (ours(tokens) - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("nulls", [
+    ["head_dim"], ["rope_theta", "tie_word_embeddings", "hidden_act"],
+    ["sliding_window", "rope_scaling", "quantization_config", "pad_token_id"],
+])  # fmt: skip
+def test_a_null_is_a_setting_left_out(folder, nulls):
+    full = load_checkpoint(folder)[0].config
+    (folder / "config.json").write_text(json.dumps(CONFIG | dict.fromkeys(nulls)))
+    assert load_checkpoint(folder)[0].config == full
+
+
+def test_no_number_of_kv_heads_is_as_many_as_heads(folder):
+    change_tensors(folder, lambda found: found.update(
+        {name: weight.repeat(2, 1) for name, weight in found.items() if "k_proj" in name or "v_proj" in name}
+    ))  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"num_key_value_heads": None}))
+    assert load_checkpoint(folder)[0].config.num_kv_heads == HEADS
+
+
+def test_the_settings_of_smollm2s_own_file_are_all_known(folder):
+    change_config(folder, **{
+        "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": 1, "initializer_range": 0.041666666666666664, "is_llama_config": True,
+        "mlp_bias": False, "pad_token_id": 2, "pretraining_tp": 1, "rope_interleaved": False,
+        "torch_dtype": "bfloat16", "transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}},
+        "transformers_version": "4.42.3", "use_cache": True,
+    })  # fmt: skip
+    load_checkpoint(folder)
+
+
 def test_no_weights(folder):
     (folder / "model.safetensors").unlink()
-    refused(folder, "holds no .safetensors file")
+    refused(folder, "holds neither model.safetensors nor model.safetensors.index.json")
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
@@ -288,10 +465,11 @@ def test_a_tensor_that_no_llama_has_is_named(folder, name):
     refused(folder, name)
 
 
-def test_stored_rotary_frequencies_are_known_and_skipped(folder):
+def test_stored_rotary_frequencies_are_known_and_skipped_whatever_their_precision(folder):
     change_tensors(folder, lambda found: found.update(
-        {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))  # fmt: skip
-    load_checkpoint(folder)
+        {name: weight.half() for name, weight in found.items()}
+        | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))  # fmt: skip
+    assert load_checkpoint(folder)[0].dtype == torch.float16
 
 
 def test_no_tokenizer(folder):
@@ -299,10 +477,15 @@ def test_no_tokenizer(folder):
     refused(folder, "tokenizer.json", "copy it")
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"{}", b"[]", b"\xff\xfe", b"PK\x03\x04"])
+@pytest.mark.parametrize("raw", [b"", b"{", b"{}", b"[]", b"PK\x03\x04"])
 def test_a_broken_tokenizer(folder, raw):
     (folder / "tokenizer.json").write_bytes(raw)
     refused(folder, "tokenizer.json", "not a readable tokenizer")
+
+
+def test_a_tokenizer_that_is_not_text(folder):
+    (folder / "tokenizer.json").write_bytes(b"\xff\xfe")
+    refused(folder, "tokenizer.json cannot be read", "a text file")
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
@@ -343,6 +526,10 @@ def write_gguf(
             key = name if "." in name else f"tokenizer.ggml.{name}"
             if isinstance(value, str):
                 writer.add_string(key, value)
+            elif isinstance(value, int):
+                writer.add_uint32(key, value)
+            elif isinstance(value, float):
+                writer.add_float32(key, value)
             else:
                 writer.add_array(key, value)
     writer.add_eos_token_id(2)
@@ -477,7 +664,22 @@ def test_a_gguf_file_with_another_tokenizer(tmp_path, name):
 
 def test_a_gguf_file_that_asks_for_rope_scaling(tmp_path):
     write_gguf(tmp_path / "long.gguf", metadata={"llama.rope.scaling.type": "yarn"})
-    gguf_refused(tmp_path / "long.gguf", "rope scaling")
+    gguf_refused(tmp_path / "long.gguf", "sets rope.scaling.type to 'yarn'")
+
+
+@pytest.mark.parametrize("name, value", [
+    ("expert_count", 8), ("rope.dimension_count", 4), ("attention.value_length", 16), ("logit_scale", 0.5),
+    ("attention.sliding_window", 16), ("attention.clamp_kqv", 8.0),
+])  # fmt: skip
+def test_a_gguf_file_that_asks_for_what_is_not_computed(tmp_path, name, value):
+    write_gguf(tmp_path / "other.gguf", metadata={f"llama.{name}": value})
+    gguf_refused(tmp_path / "other.gguf", name)
+
+
+def test_a_gguf_file_says_the_usual_in_more_words(tmp_path):
+    usual = {"expert_count": 0, "rope.dimension_count": 8, "attention.value_length": 8, "vocab_size": 60}
+    write_gguf(tmp_path / "long.gguf", metadata={f"llama.{name}": value for name, value in usual.items()})
+    load_gguf(tmp_path / "long.gguf")
 
 
 def test_a_gguf_file_without_a_tensor(tmp_path):
