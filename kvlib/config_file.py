@@ -12,26 +12,29 @@ from pathlib import Path
 from kvlib.model import ModelConfig
 from kvlib.rotary import SCALING
 
-_USED = frozenset(
-    "model_type num_hidden_layers num_attention_heads num_key_value_heads head_dim hidden_size "
-    "intermediate_size vocab_size rms_norm_eps max_position_embeddings tie_word_embeddings "
-    "rope_parameters rope_scaling rope_theta original_max_position_embeddings eos_token_id".split()
-)
+_USED = {
+    "model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "hidden_size", "intermediate_size", "vocab_size", "rms_norm_eps", "max_position_embeddings",
+    "tie_word_embeddings", "rope_parameters", "rope_scaling", "rope_theta",
+    "original_max_position_embeddings", "eos_token_id",
+}  # fmt: skip
 _ONLY = {  # settings of which the model computes one value
     "hidden_act": ("silu", "swish"),  # two names of one function
     "attention_bias": (False,), "mlp_bias": (False,), "is_causal": (True,), "partial_rotary_factor": (1,),
 }  # fmt: skip
-_HARMLESS = frozenset(  # about training, text, sampling, or the program that saved or will run the model
-    "initializer_range attention_dropout hidden_dropout embd_pdrop resid_pdrop pretraining_tp use_cache "
-    "bos_token_id pad_token_id sep_token_id unk_token_id tokenizer_class "
-    "architectures transformers_version torch_dtype dtype _name_or_path name_or_path _commit_hash "
-    "attn_implementation _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled "
-    "output_attentions output_hidden_states return_dict torchscript "
-    "id2label label2id num_labels problem_type finetuning_task task_specific_params "
-    "do_sample temperature top_k top_p typical_p min_length max_length num_beams num_beam_groups "
-    "num_return_sequences length_penalty diversity_penalty repetition_penalty "
-    "is_llama_config transformers.js_config unsloth_version unsloth_fixed max_window_layers".split()
-)
+_HARMLESS = {  # about training, text, sampling, or the program that saved or will run the model
+    "initializer_range", "attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop",
+    "pretraining_tp", "use_cache", "bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id",
+    "tokenizer_class", "architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path",
+    "name_or_path", "_commit_hash", "attn_implementation", "_attn_implementation",
+    "_attn_implementation_autoset", "_flash_attn_2_enabled", "output_attentions",
+    "output_hidden_states", "return_dict", "torchscript", "id2label", "label2id", "num_labels",
+    "problem_type", "finetuning_task", "task_specific_params", "do_sample", "temperature", "top_k",
+    "top_p", "typical_p", "min_length", "max_length", "num_beams", "num_beam_groups",
+    "num_return_sequences", "length_penalty", "diversity_penalty", "repetition_penalty",
+    "is_llama_config", "transformers.js_config", "unsloth_version", "unsloth_fixed",
+    "max_window_layers",
+}  # fmt: skip
 
 
 def read_text(path: Path) -> str | None:

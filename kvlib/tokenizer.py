@@ -204,7 +204,8 @@ def from_folder(folder: Path) -> Tokenizer:
     backend.no_truncation()  # both belong to whoever saved the file
     backend.no_padding()
     extra = read_object(folder / "tokenizer_config.json")
-    eos = (read_object(folder / "config.json") | read_object(folder / "generation_config.json")).get("eos_token_id", [])
+    settings = read_object(folder / "config.json") | read_object(folder / "generation_config.json")
+    eos = settings.get("eos_token_id", [])
     try:
         eos_ids = token_ids("eos_token_id", eos if isinstance(eos, list) else [eos])
     except ValueError as error:
@@ -230,5 +231,5 @@ def _template(path: Path, template) -> str | dict[str, str] | None:
         if not all(isinstance(text, str) for pair in texts for text in pair):
             raise TypeError
     except (TypeError, KeyError):
-        raise ValueError(f"{path} holds a chat_template that is neither a text nor a list of named ones") from None
+        raise ValueError(f"{path} holds a chat_template that is no text and no list of named ones") from None
     return template

@@ -129,9 +129,7 @@ def _safetensors_contents(folder: Path) -> tuple[dict[str, Path], dict[str, tupl
             with safe_open(file, framework="pt") as part:
                 slices = {name: part.get_slice(name) for name in part.keys()}
         except (SafetensorError, OSError) as error:
-            raise ValueError(
-                f"{file} is missing, truncated or broken; copy it again ({error})"
-            ) from error
+            raise ValueError(f"{file} is missing, truncated or broken; copy it again ({error})") from error
         if expected is not None and slices.keys() != expected:
             raise ValueError(f"{file} does not hold the tensors that the index names; copy both again")
         for name, part in slices.items():
@@ -265,10 +263,11 @@ def _names(source: Path, config: ModelConfig, num_tensors: int) -> dict[str, tup
     return names
 
 
-_GGUF_USED = frozenset(
-    "block_count context_length embedding_length feed_forward_length vocab_size attention.head_count "
-    "attention.head_count_kv attention.key_length rope.freq_base attention.layer_norm_rms_epsilon".split()
-)
+_GGUF_USED = {
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "rope.freq_base",
+    "attention.layer_norm_rms_epsilon",
+}  # fmt: skip
 _GGUF_PARTS = {
     "input_layernorm": "attn_norm",
     "q_proj": "attn_q",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -112,6 +113,27 @@ def test_a_stop_token_ends_the_text_and_is_kept(model, cache):
     assert generate(model, PROMPT, 12, cache=cache, stop_ids=(stop,)) == until
     steps = list(stream(model, PROMPT, 12, cache=cache, stop_ids={stop, VOCAB + 5}))
     assert [step.token for step in steps] == until
+
+
+@pytest.mark.parametrize("kind", [
+    torch.tensor, np.array, lambda ids: torch.tensor(ids, dtype=torch.int32), iter,
+    lambda ids: [np.int64(i) for i in ids], lambda ids: [torch.tensor(i) for i in ids], frozenset,
+])  # fmt: skip
+def test_stop_ids_of_any_kind_stop(model, kind):
+    whole = greedy(model, PROMPT, 12)
+    until = whole[: whole.index(whole[4]) + 1]
+    assert generate(model, PROMPT, 12, stop_ids=kind([whole[4], VOCAB + 5])) == until
+    assert [s.token for s in stream(model, PROMPT, 12, stop_ids=kind([whole[4]]))] == until
+
+
+@pytest.mark.parametrize("kind", [
+    tuple, np.array, torch.tensor, lambda ids: [np.int32(i) for i in ids],
+    lambda ids: [torch.tensor(i) for i in ids],
+])  # fmt: skip
+def test_token_ids_of_any_kind_are_a_prompt(model, kind):
+    expected = greedy(model, PROMPT, 5)
+    assert generate(model, kind(PROMPT), 5) == expected
+    assert generate(model, [kind(PROMPT), kind(PROMPT[:4])], 5)[0] == expected
 
 
 def test_each_sequence_of_a_batch_stops_on_its_own(model):
@@ -293,6 +315,28 @@ BAD = {
     "one stop token, no list": dict(stop_ids=3),
     "text stop": dict(stop_ids="end"),
     "None stop": dict(stop_ids=None),
+    "float stop": dict(stop_ids=[5.0]),
+    "float tensor of stops": dict(stop_ids=torch.tensor([5.0])),
+    "nested stops": dict(stop_ids=[[5]]),
+    "nested tensor of stops": dict(stop_ids=torch.tensor([[5]])),
+    "one stop token as a tensor, no list": dict(stop_ids=torch.tensor(5)),
+    "negative stop": dict(stop_ids=[-1]),
+    "text among stops": dict(stop_ids=[5, "6"]),
+    "True stop": dict(stop_ids=[True]),
+    "None among stops": dict(stop_ids=[None]),
+    "dict of stops": dict(stop_ids={5: 1}),
+    "set as a prompt": dict(prompt_ids={1, 2}),
+    "array of floats": dict(prompt_ids=np.array([1.0])),
+    "bool tensor": dict(prompt_ids=torch.tensor([True])),
+    "tensor of three dimensions": dict(prompt_ids=torch.ones(1, 1, 1, dtype=torch.int64)),
+    "temperature beyond all floats": dict(temperature=10**400),
+    "complex temperature": dict(temperature=1j),
+    "None temperature": dict(temperature=None),
+    "list of temperatures": dict(temperature=[1.0]),
+    "seed beyond 64 bits": dict(seed=2**64, temperature=1.0),
+    "seed below 64 bits": dict(seed=-(2**63) - 1, temperature=1.0),
+    "decode is no name": dict(decode=["eager"]),
+    "new tokens beyond all": dict(max_new_tokens=10**30),
     "too long for the model": dict(prompt_ids=[1] * (LIMIT + 1), max_new_tokens=1),
     "too many new tokens": dict(max_new_tokens=LIMIT),
 }
@@ -300,15 +344,16 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("held", [0, 4])
-def test_bad_input_is_refused_before_anything_happens(model, computed, bad, held):
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_bad_input_is_refused_before_anything_happens(model, computed, bad, held, mode):
     caches = model.make_caches(KVCache)
     if held:
         prefill(model, torch.tensor([PROMPT[:held]]), caches)
         computed.clear()
     arguments = dict(prompt_ids=PROMPT, max_new_tokens=3, cache=caches) | bad
-    with pytest.raises(ValueError) as refused:
+    with mode(), pytest.raises(ValueError) as refused:
         generate(model, **arguments)
-    with pytest.raises(ValueError):
+    with mode(), pytest.raises(ValueError):
         stream(model, **arguments)  # at the call, not at the first step
     assert len(str(refused.value)) > 15
     assert computed == [] and lengths(caches) == [held] * 2
@@ -387,6 +432,11 @@ def test_prefill_takes_a_batch_of_tokens(model, tokens):
         prefill(model, tokens, model.make_caches(KVCache))
 
 
+def test_prefill_needs_caches_to_fill(model):
+    with pytest.raises(ValueError, match="prefill fills caches"):
+        prefill(model, torch.tensor([PROMPT]), None, chunk_size=2)
+
+
 def test_another_batch_size_than_the_caches_hold_is_refused(model):
     caches = model.make_caches(KVCache)
     generate(model, PROMPT, 2, cache=caches)
@@ -451,10 +501,51 @@ def test_nothing_generated_carries_a_gradient(model):
         model.requires_grad_(False)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_are_not_taken_for_token_zero(temperature):
-    with pytest.raises(ValueError, match="NaN"):
-        choose(torch.tensor([[0.0, float("nan"), 1.0]]), temperature, None)
+BROKEN = {"NaN": math.nan, "+inf": math.inf, "nothing but -inf": -math.inf}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
+@pytest.mark.parametrize("value", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_logits_that_choose_nothing_are_refused(temperature, value, dtype):
+    row = [value] * 3 if value == -math.inf else [0.0, value, 1.0]
+    with pytest.raises(ValueError, match="the logits are NaN or infinite"):
+        choose(torch.tensor([[0.0, 1.0, 2.0], row], dtype=dtype), temperature, None)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
+def test_a_token_that_is_ruled_out_is_never_chosen(temperature):
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf]] * 50)
+    assert choose(logits, temperature, None).unique().tolist() == [1]
+
+
+@pytest.mark.parametrize("value", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("held", [0, 3])
+@pytest.mark.parametrize(
+    "factory", [KVCache, lambda: StaticKVCache(max_seq_len=LIMIT), lambda: SlidingWindowKVCache(4)]
+)
+def test_broken_logits_leave_the_caches_as_they_were(model, monkeypatch, value, held, factory):
+    """Whether they come from the prompt or from a later step."""
+    caches = model.make_caches(factory)
+    if held:
+        prefill(model, torch.tensor([PROMPT[:held]]), caches)
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "_logits", lambda x: torch.full((*x.shape[:2], VOCAB), value))
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            generate(model, PROMPT[held:], 3, cache=caches, chunk_size=2)
+    assert lengths(caches) == [held] * 2
+    fresh = model.make_caches(factory)
+    if held:
+        prefill(model, torch.tensor([PROMPT[:held]]), fresh)
+    expected = generate(model, PROMPT[held:], 6, cache=fresh)
+    steps = stream(model, PROMPT[held:], 9, cache=caches)
+    tokens = [next(steps).token for _ in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "_logits", lambda x: torch.full((*x.shape[:2], VOCAB), value))
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            next(steps)
+    assert lengths(caches) == [len(PROMPT) + 2] * 2
+    assert tokens + generate(model, tokens[-1:], 3, cache=caches) == expected
 
 
 def test_cached_tokens_are_the_rows_held_not_the_tokens_seen(model):

@@ -14,7 +14,7 @@ from kvlib.tokenizer import Tokenizer
 
 
 def byte_level() -> Backend:
-    """One token a byte, and tokens that are no bytes: special, added, and one that looks like a broken byte."""
+    """One token a byte, as GPT-2's kind has them."""
     alphabet = {piece: i for i, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     backend = Backend(models.BPE(vocab=alphabet, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

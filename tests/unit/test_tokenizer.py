@@ -108,10 +108,10 @@ def test_a_template_runs_in_a_sandbox():
 TEMPLATES = {
     "date": "{{ strftime_now('%Y') }} {%- if strftime_now is defined %}!{% endif %}",
     "tools": "{% if tools is not none %}tools{% endif %}{% if documents is not none %}docs{% endif %}",
-    "loop controls": "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
+    "loop controls": "{% for m in messages %}{% if loop.index0 %}{% break %}{% endif %}{{ m }}{% endfor %}",
     "json": "{{ messages | tojson }}{{ {'b': '<é>', 'a': 1} | tojson(indent=2) }}",
     "training marks": "a{% generation %}\n{% set x = 1 %}b{{ x }}{% endgeneration %}{{ x }}",
-    "namespace": "{% set n = namespace(x=1) %}{% for m in messages %}{% set n.x = n.x + 1 %}{% endfor %}{{ n.x }}",
+    "namespace": "{% set n = namespace(x=1) %}{% for m in messages %}{% set n.x = 2 %}{% endfor %}{{ n.x }}",
     "a message without content": "{{ messages[-1].content is defined }}{{ messages[0]['content'] | trim }}",
     "special tokens": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ sep_token }}",
     "blocks on lines": "  {% if true %}\n  x\n  {% endif %}\n",
@@ -123,7 +123,8 @@ def test_a_template_renders_as_in_transformers(folder, name):
     transformers = pytest.importorskip("transformers")
     write(folder, "config.json", model_type="llama")
     write(folder, "tokenizer_config.json", chat_template=TEMPLATES[name], bos_token="<s>",
-          eos_token={"__type": "AddedToken", "content": "</s>"}, tokenizer_class="PreTrainedTokenizerFast")  # fmt: skip
+          eos_token={"__type": "AddedToken", "content": "</s>"},
+          tokenizer_class="PreTrainedTokenizerFast")  # fmt: skip
     write(folder, "special_tokens_map.json", pad_token="<pad>", bos_token="<S>")
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     messages = [{"role": "user", "content": " hé "}, {"role": "tool", "content": None}]
@@ -285,7 +286,8 @@ def test_a_lacking_field_is_named_with_the_file(key):
 @pytest.mark.parametrize("changes", [
     {"ggml.model": "llama"}, {"ggml.model": None}, {"ggml.pre": "llama-bpe"},
     {"ggml.merges": ["never seen"]}, {"ggml.merges": ["one"]}, {"ggml.tokens": [1, 2]},
-    {"ggml.eos_token_id": 999}, {"ggml.token_type": [1]}, {"ggml.tokens": [*byte_alphabet(), "a", "b", "<|end|>"]},
+    {"ggml.eos_token_id": 999}, {"ggml.token_type": [1]},
+    {"ggml.tokens": [*byte_alphabet(), "a", "b", "<|end|>"]},
 ])  # fmt: skip
 def test_a_tokenizer_that_cannot_be_built_is_refused_with_the_file(changes):
     with pytest.raises(ValueError, match="x.gguf has no readable tokenizer"):

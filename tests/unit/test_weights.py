@@ -242,7 +242,8 @@ def test_weights_that_are_whole_numbers_are_not_taken_for_weights(folder):
 
 def test_a_tied_checkpoint_needs_no_head_and_may_have_a_copy(folder):
     change_config(folder, tie_word_embeddings=True)
-    change_tensors(folder, lambda found: found.update({"lm_head.weight": found["model.embed_tokens.weight"] + 0}))
+    change_tensors(folder, lambda found: found.update(
+        {"lm_head.weight": found["model.embed_tokens.weight"].clone()}))  # fmt: skip
     with_copy = load_checkpoint(folder)[0]
     change_tensors(folder, lambda found: found.pop("lm_head.weight"))
     without = load_checkpoint(folder)[0]
@@ -369,12 +370,13 @@ def test_config_that_asks_for_what_is_not_computed(folder, changes, word):
 @pytest.mark.parametrize("changes", [
     {}, {"rope_scaling": LLAMA3}, {"rope_parameters": LLAMA3 | {"rope_theta": 1e4}},
     {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": LLAMA3},
-    {"rope_scaling": {k: v for k, v in LLAMA3.items() if k[0] != "o"}, "original_max_position_embeddings": 32},
+    {"rope_scaling": {k: LLAMA3[k] for k in LLAMA3 if k[0] != "o"}, "original_max_position_embeddings": 32},
     {"rope_scaling": LLAMA3, "original_max_position_embeddings": 32},
     {"original_max_position_embeddings": 32},
     {"rope_scaling": {("type" if k == "rope_type" else k): v for k, v in LLAMA3.items()}},
     {"rope_theta": 300, "rms_norm_eps": 0.01}, {"hidden_act": "swish"}, {"tie_word_embeddings": True},
-    {"pretraining_tp": 2, "attention_dropout": 0.1, "use_cache": False, "temperature": 0.6, "dtype": "float32"},
+    {"pretraining_tp": 2, "attention_dropout": 0.1, "use_cache": False, "temperature": 0.6},
+    {"chunk_size_feed_forward": 0, "id2label": {"0": "no"}, "dtype": "float32", "problem_type": None},
 ], ids=str)  # fmt: skip
 def test_settings_mean_what_they_mean_in_transformers(folder, changes):
     transformers = pytest.importorskip("transformers")
@@ -384,6 +386,16 @@ def test_settings_mean_what_they_mean_in_transformers(folder, changes):
     ours, _ = load_checkpoint(folder)
     expected = theirs(tokens).logits
     assert (ours(tokens) - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+def test_all_settings_that_transformers_writes_are_decided_on(folder):
+    """Its defaults, said in full, change nothing."""
+    transformers = pytest.importorskip("transformers")
+    plain = load_checkpoint(folder)[0].config
+    full = transformers.LlamaConfig(**CONFIG).to_dict()
+    assert len(full) > 25
+    (folder / "config.json").write_text(json.dumps(full))
+    assert load_checkpoint(folder)[0].config == plain
 
 
 @pytest.mark.parametrize("nulls", [
