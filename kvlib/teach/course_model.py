@@ -1,5 +1,6 @@
 """The model the lessons run: SmolLM2 where it is there, else a small random one that says so."""
 
+import codecs
 import functools
 
 from kvlib.tokenizer import Tokenizer
@@ -63,6 +64,14 @@ class ByteTokenizer(Tokenizer):
     def decode(self, ids) -> str:
         """Return the text of the bytes; what is not UTF-8 shows as a replacement mark."""
         return bytes(int(i) for i in ids if int(i) < 256).decode("utf-8", errors="replace")
+
+    def stream(self, ids):
+        """Yield for each byte the text it completes, at the end what never became a character."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        for i in ids:
+            yield decoder.decode(bytes([int(i)]) if int(i) < 256 else b"")
+        if tail := decoder.decode(b"", final=True):
+            yield tail
 
     def chat(self, messages) -> list[int]:
         """Return the tokens of a conversation, ready for the assistant's next words."""

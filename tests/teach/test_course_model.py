@@ -43,7 +43,10 @@ def test_the_byte_tokenizer_gives_text_back():
     text = "Key, value: naïve, 漢字."
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.decode([*tokenizer.encode("end"), *tokenizer.eos_ids]) == "end"
-    assert "".join(tokenizer.stream(tokenizer.encode(text))) == text
+    ids = [*tokenizer.encode(text), 256, *b"a\xff\xe6\xbc"]
+    for end in range(len(ids) + 1):
+        assert "".join(tokenizer.stream(iter(ids[:end]))) == tokenizer.decode(ids[:end])
+    assert list(tokenizer.stream(tokenizer.encode("aé"))) == ["a", "", "é"]
 
 
 def test_a_file_that_cannot_be_loaded_is_said_and_replaced(monkeypatch):
