@@ -506,6 +506,7 @@ def lab(options, cpu, folder):
             say(f"{name} has a new version; yours had no edits and was replaced.")
         elif what != "copied":
             say(f"{name} has a new version: yours is kept, the new one lies beside it as {what}.")
+    trust([ROOT / MINE / (name if what in ("copied", "updated") else what) for name, what in done.items()])
     say(f"Your lessons are in {MINE}. Ctrl-C here ends JupyterLab.")
     page = f"/lab/tree/{MINE}/{FIRST}" if (ROOT / MINE / FIRST).exists() else "/lab"
     defaults = ["--LabApp.default_url=" + page, "--ServerApp.root_dir=" + str(ROOT)]
@@ -513,6 +514,13 @@ def lab(options, cpu, folder):
     if os.name != "nt" and os.geteuid() == 0:
         defaults.append("--allow-root")  # as in a container, where there is nobody else
     hand_over([venv_python(), "-m", "jupyterlab"] + defaults + options)
+
+
+def trust(copies):
+    """Let JupyterLab show the stored figures of the course's own lessons in its dark theme, too."""
+    notebooks = [path for path in copies if path.suffix == ".ipynb"]
+    if notebooks:
+        run([venv_python(), "-m", "nbformat.sign", *notebooks], quiet=True)
 
 
 def check_port(options):

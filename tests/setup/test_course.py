@@ -341,6 +341,24 @@ def test_lab_passes_options_on_and_keeps_its_own(course, programs, tmp_path):
     assert "/lab/tree/my-notebooks/00_start_here.ipynb" in programs[-1]
 
 
+def test_lab_trusts_the_copies_that_it_hands_out_and_no_edited_one(course, programs):
+    lesson = course.ROOT / course.LESSONS / course.FIRST
+    lesson.parent.mkdir()
+    lesson.write_text('{"cells": []}')
+    mine = course.ROOT / course.MINE / course.FIRST
+
+    def trusted():
+        programs.clear()
+        assert course.main(["lab"]) == 0
+        return [line.split("nbformat.sign ")[1] for line in programs if "nbformat.sign" in line]
+
+    assert trusted() == [str(mine)]
+    assert trusted() == []
+    mine.write_text('{"cells": [{"cell_type": "code", "source": "edited"}]}')
+    lesson.write_text('{"cells": [{"cell_type": "code", "source": "new"}]}')
+    assert trusted() == [str(mine.with_name("00_start_here.new.ipynb"))]
+
+
 def test_test_passes_options_to_pytest(course, programs):
     assert course.main(["test", "tests/unit", "-x"]) == 0
     assert "'pytest'" in programs[-1] and programs[-1].endswith("'tests/unit', '-x']")
