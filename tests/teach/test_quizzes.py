@@ -1,6 +1,7 @@
 """Every question: one right option, a reason for each, the same text every time."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -95,3 +96,28 @@ def test_a_wrong_pick_is_refused_with_a_sentence():
         quiz(0).pick(5, "a")
     with pytest.raises(ValueError, match="has the options A, B, C"):
         quiz(0).pick(1, "z")
+
+
+def test_the_right_answer_stands_in_no_favoured_place():
+    places = [question.letter(question.right) for question in QUESTIONS]
+    for letter in "ABC":
+        assert 0.2 <= places.count(letter) / len(places) <= 0.4, Counter(places)
+    longer = [question for question in QUESTIONS if len(question.options) == 4]
+    assert 0.1 <= sum(question.right == 3 for question in longer) / len(longer) <= 0.4, Counter(places)
+    assert not any(len(set(places[i : i + 3])) == 1 for i in range(len(places) - 2)), places
+    for step in (1, 2, 3, 4):  # nor does a place follow from the one a few questions before
+        repeats = sum(a == b for a, b in zip(places, places[step:])) / (len(places) - step)
+        assert repeats < 0.5, (step, places)
+
+
+def test_the_right_answer_is_not_told_by_its_length():
+    lengths = [([len(option.text) for option in question.options], question.right) for question in QUESTIONS]
+    for extreme in (max, min):
+        told = sum(sizes[right] == extreme(sizes) for sizes, right in lengths)
+        assert told / len(lengths) <= 0.42, (extreme.__name__, told, len(lengths))
+
+
+def test_a_common_misconception_is_answered_where_it_belongs():
+    question = next(question for question in QUESTIONS if question.key == "00-same-text")
+    [option] = [option for option in question.options if "see its whole history" in option.text]
+    assert question.options.index(option) != question.right and "context window" in option.reason

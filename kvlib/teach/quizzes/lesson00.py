@@ -8,86 +8,89 @@ QUESTIONS = (
         stem="A cache keeps K and V. Why not Q?",
         options=(
             Option(
-                "Q is too large to keep.",
-                "In MHA a query is as large as a key. Size is not the reason.",
+                "A query cannot be kept: it exists only while attention runs.",
+                "It is an array like K and V and could be kept. Nothing would read it again.",
             ),
             Option(
                 "A query is used once; keys and values are used by every later token.",
                 "The new token's query asks its question in its own step and is never read again.",
             ),
             Option(
-                "Q changes when later tokens arrive, K and V do not.",
-                "Under a causal mask none of the three changes. Q would stay valid; nobody "
-                "would read it.",
+                "Later tokens change the queries of earlier ones, but not their keys and values.",
+                "Under a causal mask none of the three changes. Q would stay valid; nothing would "
+                "read it.",
             ),
         ),
         right=1,
     ),
     Question(
         key="00-same-text",
-        stem="Same model, same prompt, greedy decoding. What does a plain KV cache change in "
-        "the text?",
+        stem="Same model, same prompt, greedy decoding. What does a plain KV cache change in the text?",
         options=(
             Option(
-                "It makes the text a little worse: a cache is an approximation.",
-                "A plain cache keeps the very numbers that would be computed again. Quantised "
-                "and windowed caches "
-                "are approximations, and they come in a later lesson.",
+                "It makes the text a little worse: a cache approximates keys and values.",
+                "A plain cache keeps the very numbers that would be computed again. Quantised and "
+                "windowed caches are approximations, and they come in a later lesson.",
             ),
             Option(
-                "It forgets the oldest tokens.",
-                "The plain cache keeps every token. Only windowed caches drop some, and they "
-                "say so.",
+                "It forgets the oldest tokens once the text is long.",
+                "The plain cache keeps every token. Only windowed caches drop some, and they say "
+                "so.",
             ),
             Option(
-                "Nothing, mathematically: attention is the same. Another kernel shape may "
-                "round differently.",
-                "The cache is exact. What can differ is rounding, and the lessons show how "
-                "large that is.",
+                "It lets the model see its whole history, which it could not see without.",
+                "Without a cache the model is given the whole text in each step and sees all of "
+                "it. How far back it can see is its context window; the cache only saves the work "
+                "of computing old keys and values again.",
+            ),
+            Option(
+                "Nothing, apart from how the processor rounds.",
+                "Attention is the same in mathematics. Another shape may be added up in another "
+                "order, and the lessons show how large that difference is.",
             ),
         ),
-        right=2,
+        right=3,
     ),
     Question(
         key="00-what-grows",
         stem="The context of one request doubles. What doubles with it?",
         options=(
             Option(
-                "The weights that a decode step reads.",
-                "The weights do not depend on the context: each step reads the same ones.",
-            ),
-            Option(
                 "The bytes of the cache.",
                 "Each token adds the same number of bytes, so the cache grows in step with the "
                 "context.",
+            ),
+            Option(
+                "The weights that a decode step reads.",
+                "The weights do not depend on the context: each step reads the same ones.",
             ),
             Option(
                 "The number of query rows in a decode step.",
                 "A decode step has one new row, however long the context is.",
             ),
         ),
-        right=1,
+        right=0,
     ),
     Question(
         key="00-prefill-decode",
-        stem="What tells prefill and decode apart?",
+        stem="One request runs alone. What is the difference between its prefill and a decode step?",
         options=(
             Option(
-                "In prefill many positions share each read of the weights; a decode step reads "
-                "them for one.",
-                "That is why decode is so often bound by reading bytes: all weights and all "
-                "K/V, for one position.",
-            ),
-            Option(
-                "Prefill does not fill the cache, decode does.",
-                "Prefill fills the cache with the whole prompt in one pass; decode adds a row "
-                "at a time.",
-            ),
-            Option(
-                "Prefill has no causal mask.",
+                "Prefill needs no causal mask, because the whole prompt is known.",
                 "It has one: each position of the prompt sees the positions up to itself.",
             ),
+            Option(
+                "Prefill leaves the cache empty; decode fills it.",
+                "Prefill fills the cache with the whole prompt in one pass; decode adds a row at a"
+                " time.",
+            ),
+            Option(
+                "Prefill runs many positions for one read of the weights, a decode step only one.",
+                "So the decode step of a single request is mostly bound by reading bytes: all "
+                "weights and all K and V, for one position. In a batch, several requests share the"
+                " read of the weights.",
+            ),
         ),
-        right=0,
+        right=2,
     ),
 )
