@@ -1,4 +1,4 @@
-"""Lesson 05's checks: right answers that did something else, and messages that must be plain."""
+"""Lesson 05's checks: right numbers that were not folded, and messages that must be plain."""
 
 import pytest
 
@@ -46,9 +46,10 @@ def test_a_folded_answer_is_right_with_nothing_to_add(answer):
 
 
 @pytest.mark.parametrize(("answer", "named"), [(switch, "enable_gqa"), (loop, "in a loop")])
-def test_a_right_answer_that_does_not_fold_is_right_and_told_so(answer, named):
+def test_an_answer_with_the_right_numbers_that_does_not_fold_is_told_so(answer, named):
     verdict = ATTENTION.judge(answer)
-    assert verdict and "not folded" in verdict.message and named in verdict.message
+    assert not verdict and "the numbers are right" in verdict.message
+    assert "not folded" in verdict.message and named in verdict.message
 
 
 def test_a_forgotten_write_is_told_in_plain_words():

@@ -38,6 +38,66 @@ def test_a_cache_with_another_layout_is_right_too():
     assert verdict, verdict
 
 
+OTHER = """
+import torch
+
+
+class MyStaticCache:
+    def __init__(self, max_seq_len):
+        self.max_seq_len, self.seq_len, self.k, self.v = max_seq_len, 0, None, None
+
+    def update(self, k_new, v_new):
+        start, end = self.seq_len, self.seq_len + k_new.size(2)
+        if end > self.max_seq_len:
+            raise ValueError(f"{end} rows, room for {self.max_seq_len}")
+        if self.k is None:
+            shape = (*k_new.shape[:2], self.max_seq_len, k_new.shape[3])
+            self.k, self.v = MAKE
+        for held, new in ((self.k, k_new), (self.v, v_new)):
+            WRITE
+        self.seq_len = end
+        return RETURN
+"""
+STYLES = {
+    "copied into": (
+        "(torch.zeros(shape, dtype=k_new.dtype, device=k_new.device) for _ in range(2))",
+        "held[:, :, start:end].copy_(new.detach())",
+        "self.k[:, :, :end], self.v[:, :, :end]",
+    ),
+    "by index": (
+        "k_new.new_zeros(shape), v_new.new_zeros(shape)",
+        "held.index_copy_(2, torch.arange(start, end), new.detach())",
+        "[self.k.narrow(2, 0, end), self.v.narrow(2, 0, end)]",
+    ),
+    "row by row": (
+        "torch.empty(shape, dtype=k_new.dtype), torch.empty(shape, dtype=v_new.dtype)",
+        "for i in range(start, end): held[:, :, i] = new[:, :, i - start].detach()",
+        "tuple(x[:, :, :end] for x in (self.k, self.v))",
+    ),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_cache_in_another_style_is_right(style):
+    source = OTHER
+    for name, text in zip(("MAKE", "WRITE", "RETURN"), STYLES[style]):
+        source = source.replace(name, text)
+    verdict = BUFFER.check(define("MyStaticCache", source))
+    assert verdict, verdict
+
+
+def test_buffers_made_before_a_refusal_are_found():
+    verdict = BUFFER.check(define("MyStaticCache", BUFFER.wrong["makes its buffers, then refuses"]))
+    assert not verdict and "it made the buffers before" in verdict.message
+
+
+def test_a_crash_in_an_update_names_the_update():
+    source = OTHER.replace("WRITE", "held[:, :, start:end] = new.view(7)").replace("RETURN", "0")
+    source = source.replace("MAKE", "k_new.new_zeros(shape), v_new.new_zeros(shape)")
+    verdict = BUFFER.check(define("MyStaticCache", source))
+    assert not verdict and "this was with an update of 3 rows, 0 held, max_seq_len=8" in verdict.message
+
+
 def test_kvlibs_own_cache_passes():
     from kvlib import StaticKVCache
 

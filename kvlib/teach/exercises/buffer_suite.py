@@ -1,7 +1,7 @@
 """Judge a learner's preallocated cache: its buffer first, then all that any cache must do."""
 
 from kvlib.teach.exercises.cache_suite import judge_cache
-from kvlib.teach.exercises.contract import NOT_ATTEMPTED, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import NOT_ATTEMPTED, Verdict, correct, not_yet, show, trying
 
 ROOM = 8  # tokens of the buffer
 SHAPE = 2, 3, 4  # sequences, KV heads, numbers of a head
@@ -31,7 +31,8 @@ def _check_rows(candidate) -> Verdict | None:
         after = f"after {held} row{'s' * (held != 1)} and {num_new} more" if held else "in the first update"
         new = _rows(torch, num_new, held)
         wanted = new if wanted is None else [torch.cat(pair, 2) for pair in zip(wanted, new)]
-        given = cache.update(*(x.clone() for x in new))
+        with trying(f"an update of {num_new} rows, {held} held, max_seq_len={ROOM}"):
+            given = cache.update(*(x.clone() for x in new))
         if given is ...:
             return Verdict(NOT_ATTEMPTED)
         if not isinstance(given, tuple | list) or len(given) != 2:
@@ -99,7 +100,7 @@ def _rows_mistake(torch, given, wanted, new, after: str) -> str | None:
                 "the index of the next one"
             )
         return (
-            f"{after}, earlier rows have changed: the new ones were written over them. They belong behind "
+            f"{after}, earlier rows have changed: the new ones were written over them. They belong after "
             f"the {held} held"
         )
     which = "keys" if not _equal(torch, given[0], wanted[0]) else "values"
@@ -115,7 +116,7 @@ def _length_mistake(length, total: int, calls: int, after: str) -> str | None:
         return None
     meaning = "add the number of new rows"
     if length == ROOM:
-        meaning = "that is the room; the length counts what is written"
+        meaning = "that is max_seq_len; the length counts what is written"
     elif length == calls:
         meaning = "that counts the calls of update; count their rows"
     return f"{after}, seq_len is {length} and {total} tokens were appended: {meaning}"
@@ -144,12 +145,14 @@ def _check_full(candidate) -> Verdict | None:
 
     cache = candidate(ROOM)
     held = sum(STEPS)
-    k, v = cache.update(*_rows(torch, held))
+    with trying(f"an update of {held} rows, 0 held, max_seq_len={ROOM}"):
+        k, v = cache.update(*_rows(torch, held))
     before = [_whole_buffer(torch, x) for x in (k, v)]
     if mistake := _refusal_mistake(torch, cache, ROOM - held + 1, held, (k, v), before):
         return not_yet(mistake)
     try:
-        cache.update(*_rows(torch, ROOM - held, held))
+        with trying(f"an update of {ROOM - held} rows, {held} held, max_seq_len={ROOM}"):
+            cache.update(*_rows(torch, ROOM - held, held))
     except ValueError as error:
         return not_yet(
             f"{held} rows and {ROOM - held} more fit a buffer of {ROOM} exactly, and update refused "
@@ -168,7 +171,7 @@ def _refusal_mistake(torch, cache, num_new: int, held: int, views, before) -> st
         cache.update(*_rows(torch, num_new, 50))
     except ValueError as error:
         if not str(error).strip():
-            return f"{what}: ValueError, but without a sentence. Say what did not fit, and where"
+            return f"{what}: ValueError, but without a sentence. Say what does not fit"
     except Exception as error:
         return (
             f"{what}: {type(error).__name__}. Compare the lengths yourself, first of all, and raise a "
@@ -192,19 +195,28 @@ def _refusal_mistake(torch, cache, num_new: int, held: int, views, before) -> st
 
 
 def _check_first(candidate) -> Verdict | None:
-    """Judge a first update that is too long already, and a second try that fits."""
+    """Judge a first update that is too long already, and a later one, with other rows, that fits."""
     import torch
 
     cache = candidate(2)
     for _ in range(2):
         try:
-            cache.update(*_rows(torch, 3))
+            with trying("a first update of 3 rows, max_seq_len=2"):
+                cache.update(*_rows(torch, 3))
         except ValueError:
             continue
         return not_yet("a first update of 3 rows into a buffer of 2 goes through: check it as well")
-    given = cache.update(*_rows(torch, 2))
-    if not all(_equal(torch, x, y) for x, y in zip(given, _rows(torch, 2))) or cache.seq_len != 2:
-        return not_yet("after a refused first update, one that fits goes wrong")
+    new = [x[:1].float() for x in _rows(torch, 2)]  # of other sizes: no buffer may have been made yet
+    try:
+        given = cache.update(*new)
+        right = all(_equal(torch, x, y.double()) and x.dtype == y.dtype for x, y in zip(given, new))
+    except Exception:
+        right = False
+    if not right or cache.seq_len != 2:
+        return not_yet(
+            "a first update is refused, but it made the buffers before: the next one, which fits and has rows "
+            f"of shape {tuple(new[0].shape)} in {new[0].dtype}, goes wrong. Raise first of all"
+        )
     return None
 
 

@@ -1,85 +1,109 @@
-"""The exercises of lesson 05: who reads which KV head, what copies move, one's own attention."""
+"""The exercises of lesson 05: who reads a KV head, what copies move, one's own attention."""
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.own_attention import ATTENTION
+from kvlib.teach.exercises.reading import counts, positions
+from kvlib.teach.exercises.watching import rounded
 
-HEAD_CASES = ((8, 2), (9, 3), (32, 8), (6, 6), (7, 1))  # query heads, KV heads
-
-
-def kv_head_of(h: int, H: int, KV: int) -> int:
-    """Return the KV head that query head h reads."""
-    return h // (H // KV)
+HEAD_CASES = ((12, 2), (9, 3), (32, 8), (6, 6), (7, 1))  # query heads, KV heads
 
 
-def _check_head(candidate) -> Verdict:
+def query_heads_of(j: int, H: int, KV: int) -> list[int]:
+    """Return the query heads that read KV head j."""
+    G = H // KV
+    return list(range(j * G, (j + 1) * G))
+
+
+def _check_heads(candidate) -> Verdict:
     for H, KV in HEAD_CASES:
-        given = [candidate(h, H, KV) for h in range(H)]
-        case = f"with H={H} and KV={KV} the heads in turn get {show(given, 90)}"
-        for number in given:
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                return not_yet(f"return the number of a KV head, a whole number; {case}")
-        if any(isinstance(number, float) for number in given):
-            return not_yet(f"a head number is whole: divide with `//`; {case}")
-        wanted = [kv_head_of(h, H, KV) for h in range(H)]
+        given = []  # for each KV head
+        for j in range(KV):
+            answer = candidate(j, H, KV)
+            heads = positions(answer, "query heads")
+            if isinstance(heads, str):
+                return not_yet(f"{heads}; with j={j}, H={H}, KV={KV} it gives {show(answer)}")
+            given.append(heads)
+        wanted = [query_heads_of(j, H, KV) for j in range(KV)]
         if given == wanted:
             continue
-        G = H // KV
-        for wrong, meaning in (
-            (
-                [h % KV for h in range(H)],
-                "that deals the heads out in turn, which is tile order; neighbours share",
-            ),
-            ([h % G for h in range(H)], "h % G is a head's place inside its group, not the group"),
-            ([h // KV for h in range(H)], "divide by the size of a group, G, not by how many there are"),
-            ([number + 1 for number in wanted], "heads count from 0, KV heads too"),
-            (
-                [KV - 1 - number for number in wanted],
-                "the groups run the other way: head 0 reads KV head 0",
-            ),
-            (list(range(H)), "that is MHA, a KV head for each query head; here G of them share one"),
-            ([0] * H, "that is MQA, one KV head for all; here there are KV of them"),
-        ):
-            if given == wrong:
-                return not_yet(f"{meaning}; {case}")
-        if min(given) < 0 or max(given) >= KV:
-            return not_yet(f"the KV heads are 0 to KV - 1; {case}")
-        return not_yet(f"the first G query heads read KV head 0, the next G read KV head 1; {case}")
-    return correct("neighbours share: the first G heads read KV head 0, the next G read KV head 1")
+        j = next(j for j in range(KV) if given[j] != wanted[j])
+        said = _heads_mistake(given, wanted, H, KV)
+        return not_yet(f"{said}; with j={j}, H={H}, KV={KV} it gives {show(given[j])}")
+    return correct("neighbours share: the first G query heads read KV head 0, the next G read KV head 1")
 
 
-def _head_source(expression: str) -> str:
-    return f"def kv_head_of(h, H, KV):\n    return {expression}\n"
+def _heads_mistake(given, wanted, H: int, KV: int) -> str:
+    G, every = H // KV, range(KV)
+    for wrong, meaning in (
+        (
+            [list(range(j, H, KV)) for j in every],
+            "that deals the query heads out in turn, which is tile order; neighbours share",
+        ),
+        (
+            [list(range(j * KV, (j + 1) * KV)) for j in every],
+            "a group has as many query heads as the size of a group, G = H / KV; KV is how many groups there are",
+        ),
+        ([list(range(j, j + G)) for j in every], "these groups overlap: group j begins at j * G"),
+        ([heads[:-1] for heads in wanted], "one too few: `range` stops before its end"),
+        (
+            [[*heads, heads[-1] + 1] for heads in wanted],
+            "one too many: `range` stops before its end, so group j ends at (j + 1) * G",
+        ),
+        ([[h + 1 for h in heads] for heads in wanted], "heads count from 0, query heads too"),
+        (wanted[::-1], "the groups run the other way: KV head 0 is read by query heads 0 to G - 1"),
+        ([list(range(H))] * KV, "that is MQA, one KV head for all; here each has a group of its own"),
+    ):
+        if given == wrong:
+            return meaning
+    if [sorted(heads) for heads in given] == wanted:
+        return "the right heads in another order: count up"
+    if G > 1 and all(len(heads) == 1 for heads in given):
+        return "that is one query head; a group has G of them"
+    if any(h < 0 or h >= H for heads in given for h in heads):
+        return "the query heads are 0 to H - 1"
+    return "query heads 0 to G - 1 read KV head 0, the next G read KV head 1"
 
 
-HEAD = Exercise(
+def _heads_source(*lines: str) -> str:
+    return "def query_heads_of(j, H, KV):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+_GROUP = "G = H // KV"
+
+HEADS = Exercise(
     key="05-kv-head-of",
     lesson=5,
-    title="Which KV head?",
-    minutes=4,
+    title="Who reads this KV head?",
+    minutes=5,
     difficulty=1,
     importance=3,
-    name="kv_head_of",
+    name="query_heads_of",
     task="""
-A model has H query heads and KV key-value heads, and H is a multiple of KV. Query heads that
-stand next to each other share a KV head.
+A model has H query heads and KV key-value heads, and H is a multiple of KV. You want to move KV head
+`j` to another device, together with all query heads that read it.
 
-Return the number of the KV head that query head `h` reads. All heads count from 0.""",
+Return the list of these query heads, counting up. All heads count from 0.""",
     hints=(
         "How many query heads share one KV head? Call it G.",
-        "Write out H = 8, KV = 2: heads 0, 1, 2, 3 read KV head 0, the others KV head 1.",
-        "G is `H // KV`. Which group of G does `h` fall into?",
+        "Write out H = 8, KV = 2: query heads 0, 1, 2, 3 read KV head 0, and the others read KV head 1. "
+        "With which query head does each group begin?",
+        "Group j begins with query head j * G, and group j + 1 with (j + 1) * G. `range(start, end)` stops "
+        "before its end.",
     ),
-    stub=_head_source("..."),
-    solution=_head_source("h // (H // KV)"),
-    judge=_check_head,
+    stub=_heads_source("return ..."),
+    solution=_heads_source(_GROUP, "return list(range(j * G, (j + 1) * G))"),
+    judge=_check_heads,
     wrong={
-        "tile order": _head_source("h % KV"),
-        "the place in the group": _head_source("h % (H // KV)"),
-        "divides by the number of groups": _head_source("h // KV"),
-        "a fraction": _head_source("h / (H / KV)"),
-        "counts from 1": _head_source("h // (H // KV) + 1"),
-        "its own head": _head_source("h"),
-        "one head for all": _head_source("0"),
+        "tile order": _heads_source("return list(range(j, H, KV))"),
+        "a group of KV heads": _heads_source("return list(range(j * KV, (j + 1) * KV))"),
+        "overlapping groups": _heads_source(_GROUP, "return list(range(j, j + G))"),
+        "one too few": _heads_source(_GROUP, "return list(range(j * G, (j + 1) * G - 1))"),
+        "one too many": _heads_source(_GROUP, "return list(range(j * G, (j + 1) * G + 1))"),
+        "counts from 1": _heads_source(_GROUP, "return list(range(j * G + 1, (j + 1) * G + 1))"),
+        "from the end": _heads_source(_GROUP, "return list(range(H - (j + 1) * G, H - j * G))"),
+        "all of them": _heads_source("return list(range(H))"),
+        "the first one": _heads_source("return [j * (H // KV)]"),
+        "a number": _heads_source("return j // (H // KV)"),
     },
 )
 
@@ -95,31 +119,40 @@ def bytes_moved(H: int, KV: int, D: int, T: int, b: int) -> tuple[int, int]:
 
 def _check_moved(candidate) -> Verdict:
     for H, KV, D, T, b in MOVE_CASES:
-        given = candidate(H, KV, D, T, b)
-        case = f"with H={H}, KV={KV}, D={D}, T={T}, b={b} it gives {show(given)}"
-        if not isinstance(given, tuple | list) or len(given) != 2:
-            return not_yet(f"return two numbers, (shared, repeated); {case}")
-        if any(isinstance(n, bool) or not isinstance(n, int) for n in given):
-            return not_yet(f"bytes are whole numbers, as int; {case}")
-        shared, repeated = given
-        one = 2 * T * D * b
-        if shared != KV * one:
-            meaning = {
-                KV * one // 2: "`shared` counts K or V, and both are read",
-                H * one: "`shared` reads a KV head once for its whole group, so KV heads, not H",
-                KV * one // b: "`shared` counts numbers: each has b bytes",
-            }.get(shared, "`shared` is K and V of KV heads, T rows of D numbers of b bytes each")
-            return not_yet(f"{meaning}; {case}")
-        if repeated != KV * one + 2 * H * one:
-            meaning = {
-                H * one: "`repeated` counts reading the copies alone; they are made first",
-                KV * one + H * one: "`repeated` moves the H copied heads once; they move twice: "
-                "written when they are made, then read by attention",
-                2 * H * one: "to copy, the KV heads themselves are read as well, in `repeated`",
-                KV * one: "`repeated` makes H heads out of KV, which moves more than `shared`",
-            }.get(repeated, "`repeated` is read KV heads, write H heads, read H heads")
-            return not_yet(f"{meaning}; {case}")
-    return correct("the copy moves more than MHA would: it is written and read in full, every step")
+        answer = candidate(H, KV, D, T, b)
+        case = f"with H={H}, KV={KV}, D={D}, T={T}, b={b} it gives {show(answer)}"
+        given = counts(answer, "shared", "repeated")
+        if isinstance(given, str):
+            return not_yet(f"{given}; {case}")
+        wanted = list(bytes_moved(H, KV, D, T, b))
+        if given == wanted:
+            continue
+        said = next(filter(None, map(rounded, answer, wanted)), None) or _moved_mistake(given, H, KV, 2 * T * D * b, b)
+        return not_yet(f"{said}; {case}")
+    return correct("the copies move more than MHA would: they are written and read in full at every step")
+
+
+def _moved_mistake(given, H: int, KV: int, one: int, b: int) -> str:
+    """Say what is wrong with (shared, repeated); `one` is the bytes of K and V of one head."""
+    shared, repeated = given
+    right = KV * one, (KV + 2 * H) * one
+    if (repeated, shared) == right:
+        return "these are the right numbers in the other order: return (shared, repeated)"
+    if shared != right[0]:
+        return {
+            KV * one // 2: "`shared` counts K or V, and both are read",
+            H * one: "`shared` reads a KV head once for its whole group, so KV heads, not H",
+            KV * one // b: "`shared` counts numbers: each has b bytes",
+        }.get(shared, "`shared` is K and V of KV heads: T rows each, D numbers in a row, b bytes a number")
+    return {
+        right[1] // 2: "`repeated` counts K or V, and both are copied and read",
+        right[1] // b: "`repeated` counts numbers: each has b bytes",
+        H * one: "`repeated` counts only reading the copies; they have to be made first",
+        (KV + H) * one: "`repeated` moves the H copied heads once; they move twice: "
+        "written when they are made, then read by attention",
+        2 * H * one: "`repeated` leaves out reading the KV heads themselves, to copy them",
+        KV * one: "`repeated` makes H heads out of KV, which moves more than `shared`",
+    }.get(repeated, "`repeated` reads KV heads, writes H heads, and reads those H heads")
 
 
 def _moved_source(shared: str, repeated: str) -> str:
@@ -145,7 +178,7 @@ Count the bytes of K and V together that move between memory and processor:
 - `shared`: each KV head is read once for its whole group
 - `repeated`: K and V are first copied to H heads, and attention reads the copies
 
-Reading counts, and writing counts.""",
+Count every byte that is read and every byte that is written.""",
     hints=(
         "K and V of one head are 2 x T x D x b bytes. `shared` reads KV such heads.",
         "Making the copies reads KV heads and writes H heads.",
@@ -156,8 +189,8 @@ Reading counts, and writing counts.""",
     judge=_check_moved,
     wrong={
         "K alone": _moved_source("KV * T * D * b", "(KV + H + H) * T * D * b"),
-        "reads every query head's": _moved_source("2 * H * T * D * b", "2 * (KV + 2 * H) * T * D * b"),
-        "the copies only": _moved_source("2 * KV * T * D * b", "2 * H * T * D * b"),
+        "as many as query heads": _moved_source("2 * H * T * D * b", "2 * (KV + 2 * H) * T * D * b"),
+        "the copies alone": _moved_source("2 * KV * T * D * b", "2 * H * T * D * b"),
         "the copies not read": _moved_source("2 * KV * T * D * b", "2 * (KV + H) * T * D * b"),
         "the originals not read": _moved_source("2 * KV * T * D * b", "2 * (H + H) * T * D * b"),
         "no difference": _moved_source("2 * KV * T * D * b", "shared"),
@@ -165,4 +198,4 @@ Reading counts, and writing counts.""",
     },
 )
 
-EXERCISES = (HEAD, MOVED, ATTENTION)
+EXERCISES = (HEADS, MOVED, ATTENTION)

@@ -1,10 +1,10 @@
 """The exercises of lesson 06: the floor of a decode step, and the batch that turns the weights."""
 
 import math
-from numbers import Integral, Real
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.token_times import TOKEN_TIMES
+from kvlib.teach.exercises.watching import number, whole, why_not_whole
 
 GB, TERA = 10**9, 10**12
 # weight bytes, bytes per token, contexts, FLOP, GB/s, TFLOP/s, what the case is about
@@ -12,7 +12,7 @@ FLOOR_CASES = (
     (15_010_000_000, 131_072, [8192], 19_300_000_000, 3350, 989, "one sequence"),
     (15_010_000_000, 131_072, [8192, 1024, 32768], 67_000_000_000, 3350, 989, "unequal contexts"),
     (538_000_000, 46_080, [1024] * 16, 5_400_000_000, 13, 0.29, "16 sequences on a CPU"),
-    (538_000_000, 46_080, [128] * 2, 555_000_000, 13, 0.002, "2 sequences on a core slow at arithmetic"),
+    (538_000_000, 46_080, [128] * 3, 832_000_000, 13, 0.002, "3 sequences on a core slow at arithmetic"),
     (538_000_000, 46_080, [128] * 64, 17_800_000_000, 13, 0.15, "64 sequences, bound by arithmetic"),
     (1_000_000_000, 50_000, [], 0, 100, 1, "an empty batch, which reads weights alone"),
 )
@@ -31,11 +31,12 @@ def _near(a: float, b: float) -> bool:
 def _check_floor(candidate) -> Verdict:
     for *case, about in FLOOR_CASES:
         weights, per_token, contexts, flops, gb, tflop = case
-        given = candidate(weights, per_token, list(contexts), flops, gb, tflop)
+        answer = candidate(weights, per_token, list(contexts), flops, gb, tflop)
         listed = f"[{contexts[0]}] * {len(contexts)}" if len(contexts) > 3 else contexts
         call = f"decode_floor({weights}, {per_token}, {listed}, {flops}, {gb}, {tflop})"
-        told = f"for {about}, {call}, it gives {show(given)}"
-        if isinstance(given, bool) or not isinstance(given, Real) or not math.isfinite(given):
+        told = f"for {about}, {call}, it gives {show(answer)}"
+        given = number(answer)
+        if given is None or not math.isfinite(given):
             return not_yet(f"return seconds, as one number; {told}")
         wanted = decode_floor(*case)
         if _near(given, wanted):
@@ -48,13 +49,16 @@ def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str
     rate, count = gb * GB, len(contexts)
     moved, compute = (weights + sum(contexts) * per_token) / rate, flops / (tflop * TERA)
     own = "each sequence has a cache of its own, as long as its context: add up all contexts"
+    longest = max(contexts, default=0)
     readings = (
         (count * weights + sum(contexts) * per_token, "the weights are read once for the whole batch, "
          "not once for each sequence"),
-        (weights + max(contexts, default=0) * per_token, f"{own}, not just one of them"),
+        (weights + longest * per_token, f"{own}, not just one of them"),
         (weights + sum(contexts[:1]) * per_token, f"{own}, not the first alone"),
-        (weights + count * max(contexts, default=0) * per_token, f"{own}. That counts the longest for "
-         "every sequence, as padding would"),
+        (weights + sum(contexts[-1:]) * per_token, f"{own}, not the last alone"),
+        (weights + sum(contexts) * per_token / max(1, count), f"{own}. That takes their mean"),
+        (weights + count * longest * per_token, f"{own}. That counts the longest for every sequence, as "
+         "padding would"),
         (weights + count * per_token, f"{own}. That counts one token for each sequence"),
         (weights, "a step reads the cache as well as the weights"),
         (sum(contexts) * per_token, "a step reads the weights as well as the cache"),
@@ -63,8 +67,12 @@ def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str
     for nbytes, meaning in readings:
         if _near(given, nbytes / rate) and not _near(given, moved):
             return meaning
+    least = max(moved, compute)
     for wrong, meaning in (
-        (1e3 * max(moved, compute), "that is milliseconds; the floor is asked for in seconds"),
+        (1e3 * least, "that is milliseconds; the floor is asked for in seconds"),
+        (least and 1 / least, "that is steps per second; the seconds of one step are asked for"),
+        (2 * compute, "`flops` counts multiplications and additions already: do not double it"),
+        (compute / 2, "`flops` counts multiplications and additions: do not halve it"),
         (count * compute if count > 1 else 0, "`flops` counts the whole batch already: do not multiply "
          "by the sequences"),
         (compute / count if count > 1 else 0, "`flops` is for the whole batch, and the step waits for all "
@@ -75,10 +83,13 @@ def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str
             moved + compute,
             "reading and arithmetic go on at the same time: the least time is the larger, not the sum",
         ),
-        (min(moved, compute), "a step waits for the slower of the two, so take the larger time"),
         (
             max(moved * GB / 2**30, compute),
             "bandwidth is given in GB/s, 10^9 bytes a second; 2^30 is a GiB",
+        ),
+        (
+            max(moved * GB, compute * TERA),
+            "one GB/s is 10^9 bytes a second, and one TFLOP/s is 10^12: convert both rates",
         ),
         (
             max(moved, compute) * GB,
@@ -87,7 +98,9 @@ def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str
     ):  # fmt: skip
         if _near(given, wrong):
             return meaning
-    if given > max(moved, compute):
+    if any(given == round(least, digits) for digits in range(1, 7)):
+        return "that is right up to rounding: do not round"
+    if given > least:
         return "that is more than the step needs"
     return "that is less than the step needs"
 
@@ -117,15 +130,15 @@ FLOOR = Exercise(
     name="decode_floor",
     task="""
 One decode step serves a batch. `contexts` lists how many tokens each of its sequences has in the
-cache. The weights that a step reads take `weight_bytes`, a token in the cache `bytes_per_token` (K
-and V, all layers), and all arithmetic of the step, for the whole batch, is `flops` operations.
+cache. The weights that a step reads take `weight_bytes`. A token in the cache takes `bytes_per_token` (K
+and V, all layers). The arithmetic of the step, for the whole batch, is `flops` operations.
 
 The device reads `gb_per_s` GB and computes `tflop_per_s` TFLOP a second, and can do both at once.
-Return the least time of the step in seconds.""",
+Return the least time of the step, in seconds.""",
     hints=(
-        "Which bytes are shared by all sequences, and which does each have for itself?",
-        "There are two times, one for bytes and one for operations. Doing both at once, "
-        "which one do you wait for?",
+        "Which bytes do all sequences share, and which does each have for itself?",
+        "There are two times, one for bytes and one for operations. The device does both at once: which "
+        "one do you wait for?",
         "Reading is (weights + sum of contexts x bytes per token) / (GB/s x 10^9), arithmetic is "
         "FLOP / (TFLOP/s x 10^12). The floor is the larger.",
     ),
@@ -135,6 +148,10 @@ Return the least time of the step in seconds.""",
     wrong={
         "weights once for each sequence": _floor_source(
             "len(contexts) * weight_bytes + sum(contexts) * bytes_per_token"
+        ),
+        "operations doubled": _floor_source(
+            "weight_bytes + sum(contexts) * bytes_per_token",
+            "return max(moved / (gb_per_s * 1e9), 2 * flops / (tflop_per_s * 1e12))",
         ),
         "FLOP of one sequence": _floor_source(
             "weight_bytes + sum(contexts) * bytes_per_token",
@@ -176,49 +193,50 @@ Return the least time of the step in seconds.""",
 # dense TFLOP/s, GB/s, bytes per element
 BATCH_CASES = (
     (312, 2039, 2, "an A100 80GB in 16 bits"),
-    (989, 3350, 2, "an H100 in 16 bits"),
-    (100, 1000, 2, "rates that divide without a rest"),
+    (989, 4800, 2, "an H200 in 16 bits"),
+    (1307, 5300, 2, "an MI300X in 16 bits"),
+    (300, 4000, 2, "rates that divide without a rest"),  # in every order of evaluation
     (19.5, 2039, 4, "an A100 in 32 bits, without tensor cores"),
-    (0.3, 15, 4, "a CPU in 32 bits"),
+    (0.29, 15, 4, "a CPU in 32 bits"),
     (1979, 3350, 1, "an H100 in 8 bits"),
 )
 
 
 def compute_bound_batch(tflop_per_s, gb_per_s, bytes_per_element) -> int:
     """Return the least batch whose arithmetic on a weight takes as long as reading it."""
-    return math.ceil(tflop_per_s * 1000 * bytes_per_element / (2 * gb_per_s) - 1e-9)
+    return math.ceil(tflop_per_s * 1000 * bytes_per_element / (2 * gb_per_s))
 
 
 def _check_batch(candidate) -> Verdict:
     for tflop, gb, size, about in BATCH_CASES:
-        given = candidate(tflop, gb, size)
+        answer = candidate(tflop, gb, size)
         wanted = compute_bound_batch(tflop, gb, size)
-        told = f"for {about}, compute_bound_batch({tflop}, {gb}, {size}), it gives {show(given)}"
-        number = isinstance(given, Real) and not isinstance(given, bool)
-        if not number or not math.isfinite(given):
-            return not_yet(f"return a number of sequences; {told}")
-        if given == wanted and isinstance(given, Integral):
+        if whole(answer) == wanted:
             continue
+        told = f"for {about}, compute_bound_batch({tflop}, {gb}, {size}), it gives {show(answer)}"
+        given = number(answer)
+        if given is None or not math.isfinite(given):
+            return not_yet(f"{why_not_whole(answer, 'the batch')}; {told}")
         said = _batch_mistake(given, wanted, tflop * 1000 * size / (2 * gb), size)
         return not_yet(f"{said}; {told}, and it is {wanted}")
     return correct(
-        "154 on an A100 and 296 on an H100 in 16 bits (153.02 and 295.2, rounded up), and it follows "
-        "the bytes"
+        "154 on an A100 and 207 on an H200 in 16 bits (153.02 and 206.04, rounded up), and it depends "
+        "on the bytes of a weight"
     )
 
 
 def _batch_mistake(given, wanted: int, exact: float, size: int) -> str:
     """Say what is wrong with a batch; `exact` is the right one before rounding."""
-    if given == wanted:
-        return "the right number, as a float: batches are whole, so return an int"
     if _close(given, exact):
         return "the formula is right, the rounding is missing: return the first whole batch, with math.ceil"
     if given in (math.floor(exact), round(exact)):
         return "the formula is right, but at that batch reading still takes longer: round up"
     if given == wanted + 1:
-        return "one sequence fewer is enough already: round up, and add nothing"
+        return "one sequence fewer is enough already: round up to the next whole number, and add nothing"
+    if 0 < given - exact < 10 and given == int(given):
+        return "that is a few sequences too many: round up to the next whole number"
     if _close(given, 1 / exact) or _close(given, 1000 / exact):
-        return "that is upside down: more FLOP a second call for a larger batch, more bytes a smaller"
+        return "that is upside down: more FLOP a second need a larger batch, more bytes a second a smaller one"
     units = "1 TFLOP/s is 10^12 a second and 1 GB/s is 10^9: the units differ by 1,000"
     if any(_same_batch(given, exact * 1000.0**power) for power in (-1, 1, 2, 3, 4)) and given > 1:
         return units
@@ -231,14 +249,14 @@ def _batch_mistake(given, wanted: int, exact: float, size: int) -> str:
     if size != 2 and _same_batch(given, exact * 2 / size):
         return "a weight takes `bytes_per_element` bytes to read; 2 is right for 16 bits only"
     if _same_batch(given, 2 * exact):
-        return "a weight is used for a multiplication and an addition: 2 FLOP for each sequence"
+        return "each sequence needs a multiplication and an addition for a weight: 2 FLOP"
     if _same_batch(given, exact / 2):
         return "that is half: is the 2 of multiply-add counted twice, or a byte count missing?"
     return "set 2 x batch / FLOP rate equal to bytes / bandwidth, for one weight"
 
 
 def _close(given, exact: float) -> bool:
-    return math.isclose(given, exact, rel_tol=1e-9)
+    return math.isclose(given, exact, rel_tol=1e-6)
 
 
 def _same_batch(given, exact: float) -> bool:
@@ -255,17 +273,17 @@ _RATES = ("flops, rate = tflop_per_s * 1e12, gb_per_s * 1e9",)
 BATCH = Exercise(
     key="06-compute-bound-batch",
     lesson=6,
-    title="From which batch on do the weights cost arithmetic?",
+    title="From which batch on do the weights wait for arithmetic?",
     minutes=8,
     difficulty=2,
     importance=3,
     name="compute_bound_batch",
     task="""
-In a decode step each weight is read once, in `bytes_per_element` bytes, and used once for each
+In a decode step each weight is read once, which takes `bytes_per_element` bytes. It is used once for each
 sequence of the batch, for one multiplication and one addition.
 
-A device computes `tflop_per_s` dense TFLOP and reads `gb_per_s` GB a second. Return the smallest
-batch at which the arithmetic on the weights takes at least as long as reading them, as an int.""",
+A device computes `tflop_per_s` dense TFLOP and reads `gb_per_s` GB a second. Return the smallest whole
+batch at which the arithmetic on the weights takes at least as long as reading them.""",
     hints=(
         "Take a single weight. How long does it take to read? How long to use it for B sequences?",
         "Reading takes bytes / bandwidth, using it 2 B / FLOP rate. Set them equal and solve for B.",
@@ -280,8 +298,8 @@ batch at which the arithmetic on the weights takes at least as long as reading t
         ),
         "16 bits always": _batch_source(*_RATES, "return math.ceil(flops / rate)"),
         "rounds down": _batch_source(*_RATES, "return int(flops * bytes_per_element / (2 * rate))"),
-        "a whole float": _batch_source(
-            *_RATES, "return float(math.ceil(flops * bytes_per_element / (2 * rate)))"
+        "even ones only": _batch_source(
+            *_RATES, "return 2 * math.ceil(flops * bytes_per_element / (2 * rate) / 2)"
         ),
         "tera for giga, unrounded": _batch_source("return tflop_per_s * bytes_per_element / (2 * gb_per_s)"),
         "GiB for GB": _batch_source(

@@ -2,6 +2,8 @@
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.own_buffer import BUFFER
+from kvlib.teach.exercises.reading import counts
+from kvlib.teach.exercises.watching import rounded
 
 GROW_CASES = ((100, 20, 46080), (1, 3, 10), (7, 1, 6), (5, 40, 512), (9, 0, 4))
 
@@ -14,26 +16,33 @@ def cat_cost(p: int, n: int, row: int) -> tuple[int, int]:
 
 def _check_cost(candidate) -> Verdict:
     for p, n, row in GROW_CASES:
-        given = candidate(p, n, row)
-        case = f"with p={p}, n={n}, row={row} it gives {show(given)}"
-        if not isinstance(given, tuple | list) or len(given) != 2:
-            return not_yet(f"return two numbers, (written, peak); {case}")
-        if any(isinstance(x, bool) or not isinstance(x, int) for x in given):
-            return not_yet(f"bytes are whole numbers, as int, so halve with `//`; {case}")
-        written, peak = given
-        right, most = cat_cost(p, n, row)
-        if written != right:
-            return not_yet(f"{_written_mistake(written, p, n, row)}; {case}")
-        if peak != most:
-            return not_yet(f"{_peak_mistake(peak, p, n, row)}; {case}")
+        answer = candidate(p, n, row)
+        case = f"with p={p}, n={n}, row={row} it gives {show(answer)}"
+        given = counts(answer, "written", "peak")
+        if isinstance(given, str):
+            return not_yet(f"{given}; {case}")
+        wanted = list(cat_cost(p, n, row))
+        if given == wanted:
+            continue
+        said = next(filter(None, map(rounded, answer, wanted)), None) or _cost_mistake(given, wanted, p, n, row)
+        return not_yet(f"{said}; {case}")
     return correct("each of the n steps writes all rows anew, and holds the old ones until it is done")
+
+
+def _cost_mistake(given, wanted, p: int, n: int, row: int) -> str:
+    if given == wanted[::-1]:
+        return "these are the right numbers in the other order: return (written, peak)"
+    if given == [2 * x for x in wanted]:
+        return "that is twice as much: `row` is K and V already"
+    written, peak = given
+    if written != wanted[0]:
+        return _written_mistake(written, p, n, row)
+    return _peak_mistake(peak, p, n, row)
 
 
 def _written_mistake(written: int, p: int, n: int, row: int) -> str:
     if written == (p + n) * row:
-        return (
-            "`written` counts each row once, as in a preallocated buffer: `cat` writes all rows again"
-        )
+        return "`written` counts each row once, as in a preallocated buffer: `cat` writes all rows again"
     if written == cat_cost(p, n, row)[0] // row:
         return "`written` counts rows: each has `row` bytes"
     if written == row * (n * p + n * (n + 1) // 2):
@@ -46,18 +55,27 @@ def _written_mistake(written: int, p: int, n: int, row: int) -> str:
         return "`written` takes the last step for all of them: the first ones write fewer rows"
     if written == row * (p + n) * (p + n + 1) // 2:
         return "`written` grows from the first token; the p rows of the prompt come in one update"
+    if written == row * (p + 2 * (n * p + n * (n - 1) // 2) + n):
+        return "`written` counts the old rows twice: each is read once and written once, and only writing counts"
     return "`written` is p rows, then p + 1, p + 2 and so on up to p + n"
 
 
 def _peak_mistake(peak: int, p: int, n: int, row: int) -> str:
+    if n == 0 and peak == 2 * p * row:
+        return "`peak` is twice the rows held: do not count the rows that come in, only the cache's own tensors"
+    if n == 0:
+        return "without a later step there is nothing old: `peak` is then the p rows alone"
     if peak == (p + n) * row:
         return "`peak` is what is held in the end; while `cat` runs, the old tensors are still there"
     if peak == 2 * (p + n) * row:
-        return "`peak` counts the old tensors one row too long: the new row is only in the new ones"
-    if peak == row * (2 * (p + n) - 1):
-        return "without a later step there is nothing old: `peak` is then the p rows alone"
+        return (
+            "`peak` is one row too many: the old tensors hold p + n - 1 rows in the last step. If your extra row "
+            "is the incoming one, do not count the row that comes in, only the cache's own tensors"
+        )
     if peak == cat_cost(p, n, row)[0]:
         return "`peak` adds up all that was ever written; older tensors are freed, step by step"
+    if peak == cat_cost(p, n, row)[1] // row:
+        return "`peak` counts rows: each has `row` bytes"
     return "`peak` is the last step's: p + n - 1 rows of the old tensors, p + n of the new"
 
 
@@ -78,19 +96,19 @@ COST = Exercise(
     name="cat_cost",
     task="""
 A layer's cache appends with `torch.cat`, K and V in one go. First it gets a prompt of `p` tokens in one
-update, which writes p rows. Then n tokens, one at a time; each time `cat` writes all rows so far, old and
-new, into new tensors, and only then the old ones are freed. n may be 0. `row` is the bytes of a token's K
-and V in this layer.
+update, which writes p rows. Then it gets n tokens, one at a time. Each time `cat` writes all rows so far, old
+and new, into new tensors, and only then are the old ones freed. n may be 0. `row` is the bytes of a token's
+K and V in this layer.
 
 Return two whole numbers:
 - `written`: bytes written into new tensors, over all updates
-- `peak`: the most bytes of K and V alive at one moment""",
+- `peak`: the most bytes the cache's own tensors take at one moment, without the rows that are passed in""",
     hints=(
         "Write out p = 2 and n = 3: how many rows does each of the four updates write?",
-        "p, then p + 1, p + 2, ... p + n. The sum of 1 to n is n (n + 1) / 2, and each step has the "
-        "p rows besides.",
-        "The peak is in the last step, while both are alive: p + n - 1 old rows and p + n new ones. With "
-        "n = 0 there is no such step.",
+        "p, then p + 1, p + 2, ... p + n. The sum of 1 to n is n (n + 1) / 2, and each step also writes the "
+        "p rows of the prompt.",
+        "The peak is in the last step, while old and new tensors are alive: p + n - 1 old rows and p + n new "
+        "ones. With n = 0 there is no such step.",
     ),
     stub=_cost_source("...", "..."),
     solution=_cost_source(WRITTEN, PEAK),
@@ -103,7 +121,7 @@ Return two whole numbers:
         "copies alone": _cost_source("row * (p + n * p + n * (n - 1) // 2)", PEAK),
         "every step the longest": _cost_source("row * (p + n * (p + n))", PEAK),
         "token by token from the start": _cost_source("row * (p + n) * (p + n + 1) // 2", PEAK),
-        "a fraction": _cost_source("row * (p + n * p + n * (n + 1) / 2)", PEAK),
+        "twice as much": _cost_source(f"2 * {WRITTEN}", f"2 * ({PEAK})"),
         "the peak is the end": _cost_source(WRITTEN, "row * (p + n)"),
         "twice the end": _cost_source(WRITTEN, "2 * row * (p + n) if n else row * p"),
         "old ones without a step": _cost_source(WRITTEN, "row * (2 * (p + n) - 1)"),
@@ -138,6 +156,7 @@ def _check_mask(candidate) -> Verdict:
                 "column, the unwritten ones too",
                 (room,): "each new query needs a row of its own",
                 (room, room): "only the new tokens have queries",
+                (num_new,): "each new query needs a column for each slot of the buffer",
             }.get(shape, "a row for each new query, a column for each slot of the buffer")
             return not_yet(f"{case} the shape must be {(num_new, room)}, not {shape}: {meaning}")
         if given.dtype != torch.bool:
@@ -155,22 +174,24 @@ def _mask_mistake(torch, given, wanted, start: int) -> str:
     if torch.equal(given, ~wanted):
         return "that is the opposite: True where a query may look"
     if torch.equal(given, ones):
-        return "the queries see the whole buffer, unwritten slots too: those hold whatever was there before"
+        return "the queries see the whole buffer, unwritten slots too, which hold whatever was there before"
     if torch.equal(given, ones & used):
         return "the unwritten slots are hidden, but the first new query sees those that come after it"
     if torch.equal(given, ones.tril(room - num_new)):
         return (
-            "that ends in the bottom right corner, which is right for keys that end with the new rows; "
-            "here unwritten slots stand behind them"
+            "that ends in the bottom right corner, which is right where the keys end with the new rows; "
+            "here unwritten slots follow them"
         )
     if torch.equal(given, ones.tril()):
         return f"the first new query is token {start}, not token 0, and sees slots 0 to {start}"
     if torch.equal(given, ones.tril(start - 1)):
         return "a query must see its own slot as well: it was just written"
+    if torch.equal(given, wanted & ones.triu(start)):
+        return "the old rows are hidden: a new query sees slots 0 to start - 1 as well"
     if torch.equal(given, ones & (torch.arange(room) < start)):
         return "the new tokens' own slots are hidden: they are written before attention runs"
     if torch.equal(given, ones.tril(start + 1)):
-        return "the last query sees one slot that was never written, and each other one its successor's"
+        return "each query sees one slot too many: the last one a slot that was never written, the others a later token"
     return "query i sees slots 0 to start + i, whatever max_seq_len is"
 
 
@@ -190,15 +211,14 @@ MASK = Exercise(
     importance=2,
     name="buffer_mask",
     task="""
-A cache hands its whole buffer to attention, max_seq_len slots, of which the first `start` were held
-before. The `num_new` new rows have just been written behind them; the slots behind those were never
-written.
+A cache gives attention its whole buffer of max_seq_len slots. The first `start` slots were filled before.
+The `num_new` new rows have just been written into the next slots. All later slots were never written.
 
 Return a bool tensor of shape (num_new, max_seq_len), True where new query i may look at slot j.""",
     hints=(
         "Query i is token start + i. Which is the last slot it may see?",
-        "Compare two columns of numbers: slot j against start + i. Or take `.tril(diagonal)`, which keeps "
-        "row i up to column i + diagonal.",
+        "Compare slot numbers j with start + i. Or use `.tril(diagonal)`, which keeps row i up to column "
+        "i + diagonal.",
         f"`{_ONES}.tril(start)`: unlike in lesson 03 the diagonal does not depend on the number of columns.",
     ),
     stub=_mask_source("..."),

@@ -2,17 +2,18 @@
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 
-# B, H, KV, T, D: sizes that differ, so that a wrong axis says which; then both ends, then a view.
-CASES = ((2, 6, 2, 37, 8), (1, 4, 4, 9, 16), (3, 5, 1, 20, 8), (1, 12, 3, 50, 16))
+# B, H, KV, T, D, and the size of the queries. Sizes that differ, so that a wrong axis says which; then both
+# ends; then scores near 1,000, where exp overflows.
+CASES = ((2, 6, 2, 37, 8, 1), (1, 4, 4, 9, 16, 1), (3, 5, 1, 20, 10, 1), (1, 12, 3, 50, 12, 400))
 
 
 def _draw(case):
     """Draw q (B, H, 1, D) and k, v (B, KV, T, D) in float64; k and v are views into longer buffers."""
     import torch
 
-    B, H, KV, T, D = case
+    B, H, KV, T, D, size = case
     random = torch.Generator().manual_seed(T)
-    q = torch.randn(B, H, 1, D, generator=random, dtype=torch.float64)
+    q = size * torch.randn(B, H, 1, D, generator=random, dtype=torch.float64)
     room = torch.full((2, B, KV, T + 5, D), float("nan"), dtype=torch.float64)
     room[:, :, :, :T] = torch.randn(2, B, KV, T, D, generator=random, dtype=torch.float64)
     return q, room[0, :, :, :T], room[1, :, :, :T]
@@ -22,20 +23,17 @@ def _check_attention(candidate) -> Verdict:
     from kvlib.allocations import Allocations
     from kvlib.attention import reference_attention
 
-    unfolded = None
     for case in CASES:
         q, k, v = _draw(case)
         wanted = reference_attention(q, k, v)
         with Allocations() as seen, _products() as products:
             given = _run(candidate, q, k, v)
         wrong = _shape_mistake(given, q, k) or _number_mistake(given, wanted, q, k, v)
-        wrong = wrong or _copy_mistake(seen, case)
+        wrong = wrong or _copy_mistake(seen, case) or _not_folded(products, case)
         if wrong is not None:
-            B, H, KV, T, D = case
+            B, H, KV, T, D, _ = case
             return not_yet(f"{wrong}; this was with B={B}, H={H}, KV={KV}, T={T}, D={D}")
-        unfolded = unfolded or _not_folded(products, case)
-    right = "the formula's numbers for MHA, GQA and MQA, and no K or V row is copied"
-    return correct(f"{right}. {unfolded}" if unfolded else right)
+    return correct("the formula's numbers for MHA, GQA and MQA, and no row of K or V is copied")
 
 
 def _products():
@@ -57,19 +55,18 @@ def _products():
 
 
 def _not_folded(products, case) -> str | None:
-    """Return what a right answer did in place of folding, or None."""
-    B, H, KV, T, D = case
+    """Return what an answer with the right numbers did in place of folding, or None."""
+    B, H, KV, T, D, _ = case
     fused = [shape for name, shape in products.calls if "dot_product" in name]
     if len(fused) > 1 or len(products.calls) > 2:
         return (
-            f"It is not folded, though: {len(products.calls)} products with H={H} and KV={KV}, in a "
-            "loop, where a folded q needs one for the scores and one for the output, for all heads "
-            "at once. Try that, too"
+            f"the numbers are right, but it is not folded: {len(products.calls)} products, in a loop, "
+            "where a folded q needs one for the scores and one for the output, for all heads at once"
         )
     if H > KV and fused and fused[0] == (B, H, 1, D):
         return (
-            "It is not folded, though: q went in as (B, H, 1, D), and enable_gqa leaves it to the "
-            "kernel of each device whether K and V are copied. Try a q of (B, KV, G, D), too"
+            "the numbers are right, but it is not folded: q went in as (B, H, 1, D), and enable_gqa "
+            "leaves it to the kernel of each device whether K and V are copied. Make q (B, KV, G, D)"
         )
     return None
 
@@ -116,12 +113,15 @@ def _number_mistake(given, wanted, q, k, v) -> str | None:
     import torch
 
     def same(other) -> bool:
-        return torch.allclose(given, other, rtol=1e-5, atol=1e-6)
+        return torch.allclose(given, other, rtol=1e-9, atol=1e-9)
 
     if same(wanted):
         return None
     if not torch.isfinite(given).all():
-        return "some numbers are not finite: is a whole row masked, or something divided by 0?"
+        return (
+            "some numbers are not finite: does exp overflow? `softmax` subtracts the maximum first. Or is "
+            "a whole row masked?"
+        )
     return next(
         (message for message, other in _mistakes(q, k, v, wanted) if same(other)),
         "the numbers are not those of the formula: softmax(q K^T / sqrt(D)) V, each query head "
@@ -144,6 +144,7 @@ def _mistakes(q, k, v, wanted):
 
     tile = "query heads are dealt out in turn (tile order, h % KV); neighbours share: head h reads"
     yield f"{tile} KV head h // G", attend(*tiled)
+    yield "the output is made of K: the weights belong to the values", attend(right[0], right[0])
     mixed = "K and V are shared in different orders: both must be read by h // G"
     yield mixed, attend(right[0], tiled[1])
     yield mixed, attend(tiled[0], right[1])
@@ -154,7 +155,7 @@ def _mistakes(q, k, v, wanted):
         message = f"the scores are divided by sqrt({name}); D is the size of one head, sqrt(D)"
         yield message, attend(*right, size**-0.5)
     regrouped = wanted.view(B, KV, G, D).transpose(1, 2).reshape(B, H, 1, D)
-    order = "the output heads stand in another order: head h is number h % G of group h // G"
+    order = "the output heads are in another order: head h is number h % G of group h // G"
     yield order, regrouped
     yield order, wanted.view(B, G, KV, D).transpose(1, 2).reshape(B, H, 1, D)
     folded = q.reshape(B, KV, G, D)
@@ -177,7 +178,7 @@ def _mistakes(q, k, v, wanted):
 
 
 def _copy_mistake(seen, case) -> str | None:
-    B, H, KV, T, D = case
+    B, H, KV, T, D, _ = case
     new = seen.largest
     numbers = 0 if new is None else new.nbytes // 8  # float64
     if H > KV and numbers >= B * H * T * D:
@@ -189,7 +190,7 @@ def _copy_mistake(seen, case) -> str | None:
     if numbers >= B * KV * T * D:
         return (
             f"the numbers are right, but `{new.operation}` wrote a new tensor {new.shape}: all of K "
-            "or V is copied once. Read it where it lies"
+            "or V is copied once. Use k and v as they are"
         )
     return None
 
@@ -222,11 +223,11 @@ One new token attends to all T keys: `q` is (B, H, 1, D), `k` and `v` are (B, KV
 query head h reads KV head h // G.
 
 Fold the group into the query axis, so that q is (B, KV, G, D), attend once for all heads, and
-return the output, (B, H, 1, D). K and V must not be written anywhere. Views are free, and the
-check watches what is copied. Once right, it runs in the live lab.""",
+return the output, (B, H, 1, D), in q's precision. K and V must not be copied. Views are free, and the
+check watches what is written to new memory. When yours is right, it runs in the live lab.""",
     hints=(
-        "Heads 0 to G - 1 share KV head 0 and stand next to each other. Which reshape of q puts "
-        "KV and G on two axes, and drops the axis of 1?",
+        "Heads 0 to G - 1 share KV head 0 and stand next to each other. Which reshape of q splits the "
+        "heads into the two axes KV and G, and drops the axis of size 1?",
         "(B, KV, G, D) @ (B, KV, D, T) gives scores (B, KV, G, T): all queries of a group against "
         "the keys they share. Scale, softmax over the last axis, then times v.",
         "`folded = q.reshape(B, KV, G, D)`; `scores = folded @ k.transpose(2, 3) / D**0.5`; and "

@@ -63,18 +63,18 @@ BUFFER = Exercise(
 Write the preallocated cache of one layer. `update(k_new, v_new)` gets new rows, each of shape (B, KV, t,
 D), for any t of at least 1.
 - The first update makes two buffers (B, KV, max_seq_len, D), like the new rows in dtype and device
-- New rows go into the slots behind those held
+- New rows go into the slots after those already filled
 - `update` returns `(k, v)`: views of the used rows, the new ones included
-- `seq_len` is the number of tokens appended so far
-- Rows that would pass max_seq_len are refused with a ValueError; max_seq_len rows fit
-- After a refusal all is as it was: the length, and every number in the buffers
+- `seq_len` is the number of tokens appended so far, an int
+- Rows that would pass max_seq_len are refused with a ValueError that says why; max_seq_len rows fit
+- A refusal changes nothing: not the length, not a number in the buffers, and it makes no buffers
 
 Keep no gradient: `k_new.detach()` is the same numbers without one. `torch` is imported already.""",
     hints=(
-        "Give the two edges names: the new rows go into slots start to end - 1, with "
+        "Name the two ends: the new rows go into slots start to end - 1, with "
         "`start, end = self.seq_len, self.seq_len + k_new.shape[2]`. What must be true of `end`, before "
         "anything is made or written?",
-        "`k_new.new_empty(B, KV, self.max_seq_len, D)` is a buffer like k_new, made once. Assigning to a "
+        "`k_new.new_empty(B, KV, self.max_seq_len, D)` makes a buffer like k_new; do it once. Assigning to a "
         "slice, `self.k[:, :, start:end] = ...`, writes into it.",
         "In order: raise if end > max_seq_len; make both buffers if self.k is None; write both slices; "
         "self.seq_len = end; return self.k[:, :, :end], self.v[:, :, :end].",
@@ -143,6 +143,7 @@ Keep no gradient: `k_new.detach()` is the same numbers without one. `torch` is i
             check=("if end > self.max_seq_len and end - start > 1:", CHECK[1])
         ),
         "refuses the last slot": _source(check=("if end >= self.max_seq_len:", CHECK[1])),
+        "makes its buffers, then refuses": _source(check=(), make=(*MAKE, *CHECK)),
         "refuses without a word": _source(check=(CHECK[0], "    raise ValueError")),
         "counts, then refuses": _source(check=("self.seq_len = end", *CHECK), advance=()),
         "writes what fits, then refuses": _source(

@@ -1,0 +1,78 @@
+"""Read what an answer returned: some whole numbers, a list of positions, a tensor of any library."""
+
+from __future__ import annotations
+
+from kvlib.teach.exercises.watching import array, show, whole, why_not_whole
+
+
+def counts(given, *names: str) -> list[int] | str:
+    """Return the whole numbers of a tuple, a list or an array, in order; else say what is wrong with it."""
+    parts = list(given) if isinstance(given, tuple | list) or getattr(given, "shape", None) else None
+    if parts is None or len(parts) != len(names):
+        return f"return {len(names)} numbers, ({', '.join(names)})"
+    for name, part in zip(names, parts):
+        if whole(part) is None:
+            return why_not_whole(part, f"`{name}`")
+    return [whole(part) for part in parts]
+
+
+def positions(given, what: str) -> list[int] | str:
+    """Return the whole numbers of anything with an order, counted in `what`; else say what is wrong."""
+    if isinstance(given, set | frozenset):
+        return f"return a list of {what}: a set has no order"
+    try:
+        parts = None if isinstance(given, str | bytes | dict) else list(given)
+    except TypeError:
+        parts = None
+    if parts is None:
+        return f"return a list of {what}"
+    if any(str(getattr(part, "dtype", type(part).__name__)).endswith("bool") for part in parts):
+        return f"return the {what} themselves, whole numbers, not True or False for each"
+    if any(whole(part) is None for part in parts):
+        return f"{what} are whole numbers"
+    return [whole(part) for part in parts]
+
+
+def tensor(value):
+    """Return a tensor of an answer's numbers, whatever holds them, in its own precision; None if none do."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    numbers = array(value)
+    if numbers is None:
+        return None
+    kind = getattr(torch, str(getattr(value, "dtype", "float64")), torch.float64)
+    return torch.from_numpy(numbers).to(kind)
+
+
+def error_allowed(x, *inputs) -> float | None:
+    """Return how far an answer in the precision of x may be off, for inputs of this size.
+
+    None where x has fewer digits than float32.
+    """
+    import torch
+
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return None
+    eps = torch.finfo(x.dtype if x.dtype == torch.float32 else torch.float64).eps
+    finite = torch.cat([part.flatten() for part in inputs])
+    finite = finite[finite.isfinite()]
+    return 16 * eps * (1 + float(finite.abs().max()))
+
+
+def near(x, wanted, allowed: float) -> bool:
+    """Say whether a tensor is right; `allowed` is relative to numbers above 1 and absolute below."""
+    import torch
+
+    x = x.double()
+    return x.shape == wanted.shape and torch.allclose(x, wanted, rtol=allowed, atol=allowed)
+
+
+def unlike(x, wanted) -> str:
+    """Write two tensors, "[1.5], not [1.5001]", with as many digits as it takes to tell them apart."""
+    for digits in range(4, 18):
+        a, b = ([float(f"{n:.{digits}g}") for n in t.double().flatten().tolist()] for t in (x, wanted))
+        if str(a) != str(b):
+            break
+    return f"{show(a, 90)}, not {show(b, 90)}"
