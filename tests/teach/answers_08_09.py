@@ -55,7 +55,7 @@ WRONG["08-online-softmax"] = told(
     (_PARTS + "return new, w.sum(1, keepdim=True), w @ values", "only this tile"),
     (_PARTS + "return new, out * r + w @ values, total * r + w.sum(1, keepdim=True)", "another order"),
     ("scores -= 1\n" + _PARTS + "return new + 1, total * r + w.sum(1, keepdim=True), out * r + w @ values",
-     "new_high"),
+     "`total` is"),
     ("w = scores.exp()\nreturn high, total + w.sum(1, keepdim=True), out + w @ values", "old maximum"),
     (_PARTS + "scores.zero_()\nreturn new, total * r + w.sum(1, keepdim=True), out * r + w @ values",
      "changes `scores`"),
@@ -156,7 +156,7 @@ WRONG["09-quantise"] = told(
     (_RANGE + "scale = (high - low) / 2**bits\n" + _STEP + "return ((x - low) / step).round(), scale, low",
      "codes are 0 to"),
     ("x -= x.amin(1, keepdim=True)\n" + _CODED + "return codes, scale, low", "zero"),
-    ("y = x.clone()\nx.clamp_(-1, 1)\nx = y\n" + _CODED + "return codes, scale, low", "nearest"),
+    (_CODED + "x.zero_()\nreturn codes, scale, low", "changes `x`"),
     ("low, high = x.amin(), x.amax()\nscale = ((high - low) / (2**bits - 1)).expand(len(x), 1)\n"
      "return ((x - low) / scale).round(), scale, low.expand(len(x), 1)", "each row has its own"),
     (_CODED + "return codes, scale.squeeze(), low.squeeze()", "keepdim"),
@@ -166,10 +166,6 @@ WRONG["09-quantise"] = told(
     ("low, high = x.amin(0, keepdim=True), x.amax(0, keepdim=True)\nscale = (high - low) / (2**bits - 1)\n"
      "return ((x - low) / scale).round(), scale, low", "dim=1"),
 )  # fmt: skip
-WRONG["09-quantise"][9] = (
-    cell(_QUANTISE, "x.clamp_(-1, 1)\n" + _CODED + "return codes, scale, low"), "changes `x`"
-)  # fmt: skip
-
 _KEEP = "rows_to_keep(n, W, S)"
 _KEPT = "[j for j in range(n) if j < S or n - j < W]"
 RIGHT["09-rows-to-keep"] = returns(

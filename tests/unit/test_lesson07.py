@@ -86,6 +86,11 @@ def test_a_cache_in_another_style_is_right(style):
     assert verdict, verdict
 
 
+def test_a_buffer_made_anew_never_shows_the_rows_of_the_freed_one():
+    words = BUFFER.check(define("MyStaticCache", BUFFER.wrong["an empty buffer each time"])).message
+    assert "the earlier ones are not" in words
+
+
 def test_buffers_made_before_a_refusal_are_found():
     verdict = BUFFER.check(define("MyStaticCache", BUFFER.wrong["makes its buffers, then refuses"]))
     assert not verdict and "it made the buffers before" in verdict.message

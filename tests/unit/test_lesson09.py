@@ -58,11 +58,11 @@ def keep(expression: str):
 
 
 @pytest.mark.parametrize(
-    "form", ["{}", "tuple({})", "set({})", "frozenset({})", "torch.tensor({}, dtype=torch.int64)",
+    "form", ["{}", "tuple({})", "sorted(set({}))", "torch.tensor({}, dtype=torch.int64)",
              "np.array({}, dtype=np.int32)", "list(np.array({}, dtype=int))", "iter({})",
-             "list(torch.tensor({}))", "dict.fromkeys({})"],
+             "list(torch.tensor({}))", "np.array({}, dtype=float)"],
 )  # fmt: skip
-def test_positions_in_any_container_are_taken(form):
+def test_positions_in_any_order_keeping_container_are_taken(form):
     verdict = keep(form.format(RIGHT))
     assert verdict, verdict
 
@@ -70,12 +70,14 @@ def test_positions_in_any_container_are_taken(form):
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        (f"np.array({RIGHT}, dtype=float)", "whole numbers"),
+        (f"set({RIGHT})", "a set has no order"),
+        (f"frozenset({RIGHT})", "a set has no order"),
+        (f"np.array({RIGHT}, dtype=float) + 0.5", "whole numbers"),
         (f"torch.tensor([{RIGHT}])", "whole numbers"),
         ("torch.tensor([j < S or n - j < W for j in range(n)])", "whole numbers"),
         ("np.array([j < S or n - j < W for j in range(n)])", "whole numbers"),
-        (f"{{str(j) for j in {RIGHT}}} | {{0}}", "whole numbers"),
-        ("{j for j in range(n) if n - j < W}", "the first S tokens stay"),
+        (f"[str(j) for j in {RIGHT}] + [0]", "whole numbers"),
+        ("[j for j in range(n) if n - j < W]", "the first S tokens stay"),
         ("torch.tensor(n)", "a list of positions"),
         ("None", "a list of positions"),
         (f"np.array({RIGHT}, dtype=int)[::-1]", "count up"),

@@ -1,5 +1,7 @@
 """Judge a learner's preallocated cache: its buffer first, then all that any cache must do."""
 
+from contextlib import contextmanager
+
 from kvlib.teach.exercises.cache_suite import judge_cache
 from kvlib.teach.exercises.contract import NOT_ATTEMPTED, Verdict, correct, not_yet, show, trying
 
@@ -11,7 +13,9 @@ STEPS = (3, 1, 2)  # rows of each update: 6 of the 8 slots
 def judge_buffer(candidate) -> Verdict:
     """Say whether `candidate(max_seq_len)` makes a cache that keeps to its buffer, or what is wrong."""
     for check in (_check_rows, _check_full, _check_first):
-        if (verdict := check(candidate)) is not None:
+        with _no_old_rows():
+            verdict = check(candidate)
+        if verdict is not None:
             return verdict
     if not (verdict := judge_cache(lambda: candidate(64))):
         return verdict
@@ -19,6 +23,20 @@ def judge_buffer(candidate) -> Verdict:
         "one buffer at one address, views of the used rows, a refusal that leaves the buffer as it "
         "was; and in a model the logits and the text of the full pass"
     )
+
+
+@contextmanager
+def _no_old_rows():
+    """Let `empty` return NaN: memory just freed may still hold the rows of an earlier buffer."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    strict = not torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=not strict)
 
 
 def _check_rows(candidate) -> Verdict | None:

@@ -3,20 +3,28 @@
 import math
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.reading import SIXTEEN, error_allowed, near, tensor, unlike
 
-# scores of each tile as (rows, keys of a tile); each case finds what those before let pass
+# Scores of each tile as (rows, keys of a tile). Rows, keys and numbers of a value differ in number; tiles of one key
+# and one row are there, and each case finds what those before let pass.
 TILE_CASES = (
-    ("whose maximum rises from tile to tile", [[[0.0, 1.0], [1.0, 0.5]], [[2.0, 3.0], [1.5, 4.0]]]),
+    ("whose maximum rises from tile to tile", [[[0.0, 1.0, 0.25], [1.0, 0.5, -1.0]], [[2.0, 3.0], [1.5, 4.0]]]),
     (
         "whose maximum comes first",
-        [[[3.0, 1.0], [2.0, 4.0]], [[0.0, 2.0], [1.0, -1.0]], [[1.0, 2.5], [3.0, 0.0]]],
+        [[[3.0, 1.0], [2.0, 4.0]], [[0.0], [1.0]], [[1.0, 2.5, 0.5], [3.0, 0.0, 2.0]]],
     ),
-    ("whose rows lie far apart", [[[0.0, 1.0], [900.0, 901.0]], [[2.0, 1.0], [899.0, 902.0]]]),
-    ("in the hundreds", [[[800.0, 801.0], [750.0, 749.0]], [[1.0, 2.0], [3.0, 4.0]]]),
+    ("of one query", [[[0.5]], [[1.5, 2.0, -1.0]], [[0.0, 1.0]]]),
+    (
+        "whose rows lie far apart",
+        [[[0.0, 1.0], [900.0, 901.0]], [[2.0, 1.0, 0.0], [899.0, 902.0, 900.5]]],
+    ),
+    ("of which some are masked, -inf", [[[0.5, -math.inf], [-math.inf, 1.0]], [[-math.inf, 2.0], [0.0, 1.5]]]),
+    ("in the hundreds", [[[800.0, 801.0], [750.0, 749.0]], [[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]]]),
     ("far below 0", [[[-800.0, -801.0], [-900.0, -901.0]], [[-799.0, -803.0], [-902.0, -901.0]]]),
 )
-VALUES = [[[1.0, -2.0, 0.5], [3.0, 1.0, -1.0]], [[-1.0, 2.0, 4.0], [0.5, -3.0, 1.5]],
-          [[2.0, 2.0, -2.0], [-4.0, 1.0, 0.0]]]  # fmt: skip
+VALUES = [[[1.0, -2.0, 0.5, 2.5], [3.0, 1.0, -1.0, 0.0], [-0.5, 1.5, 2.0, 1.0]],
+          [[-1.0, 2.0, 4.0, -0.5], [0.5, -3.0, 1.5, 3.5], [2.5, 0.0, -1.5, 1.0]],
+          [[2.0, 2.0, -2.0, 0.5], [-4.0, 1.0, 0.0, 1.5], [1.0, -1.0, 3.0, -2.5]]]  # fmt: skip
 
 
 def absorb(high, total, out, scores, values):
@@ -33,14 +41,16 @@ def _check_absorb(candidate) -> Verdict:
     import torch
 
     for name, tiles in TILE_CASES:
-        high = torch.full((2, 1), -math.inf, dtype=torch.float64)
-        state = high, torch.zeros_like(high), torch.zeros(2, 3, dtype=torch.float64)
+        high = torch.full((len(tiles[0]), 1), -math.inf, dtype=torch.float64)
+        state = high, torch.zeros_like(high), torch.zeros(len(high), 4, dtype=torch.float64)
         for number, scores in enumerate(tiles):
-            scores, values = (torch.tensor(x, dtype=torch.float64) for x in (scores, VALUES[number]))
+            scores = torch.tensor(scores, dtype=torch.float64)
+            values = torch.tensor(VALUES[number][: scores.shape[1]], dtype=torch.float64)
             given = candidate(*(x.clone() for x in state), scores.clone(), values.clone())
             wanted = absorb(*state, scores, values)
             where = f"this was tile {number + 1} of scores {name}"
-            mistake = _form_mistake(given, wanted) or _state_mistake(given, wanted, state, scores, values)
+            mistake = _form_mistake(given, wanted, state, scores, values)
+            mistake = mistake or _state_mistake(given, wanted, state, scores, values)
             if mistake:
                 return not_yet(f"{mistake}; {where}")
             state = wanted
@@ -50,17 +60,24 @@ def _check_absorb(candidate) -> Verdict:
     )
 
 
-def _form_mistake(given, wanted) -> str | None:
+def _form_mistake(given, wanted, *inputs) -> str | None:
     import torch
 
     if not isinstance(given, tuple | list) or len(given) != 3:
         return f"return three tensors, (new_high, total, out), not {show(given)}"
+    shapes = [tuple(getattr(x, "shape", ())) for x in given]
+    right = [tuple(want.shape) for want in wanted]
+    if shapes != right and sorted(shapes) == sorted(right):
+        return "these are the right shapes in another order: return (new_high, total, out)"
     for name, x, want in zip(("new_high", "total", "out"), given, wanted):
         if not isinstance(x, torch.Tensor):
             return f"`{name}` must be a tensor of shape {tuple(want.shape)}, not {show(x)}"
         if x.shape != want.shape:
-            hint = ": keepdim=True keeps the axis of 1" if x.dim() < 2 else ""
+            lost = x.dim() < 2 or tuple(x.shape) == (len(want), len(want))  # (r,) and (r, 1) spread to (r, r)
+            hint = ": keepdim=True keeps the axis of size 1 in a sum or maximum" if lost else ""
             return f"`{name}` has shape {tuple(x.shape)}, it must be {tuple(want.shape)}{hint}"
+        if error_allowed(x) is None:
+            return f"`{name}` is {x.dtype}: {SIXTEEN}"
     return None
 
 
@@ -68,28 +85,33 @@ def _state_mistake(given, wanted, state, scores, values) -> str | None:
     """Say which mistake gives these three tensors; None where they are right."""
     import torch
 
-    if all(_alike(x, want) for x, want in zip(given, wanted)):
+    allowed = max(error_allowed(x, scores, values) for x in given)
+
+    def alike(x, want) -> bool:
+        return near(x, want, allowed)
+
+    if all(alike(x, want) for x, want in zip(given, wanted)):
         return None
     high, total, out = state
     new_high, new_total, new_out = wanted
     first = bool(high.isneginf().all())
     tile_high = scores.amax(dim=1, keepdim=True)
-    if not _alike(given[0], new_high):
-        if _alike(given[0], tile_high):
+    if not alike(given[0], new_high):
+        if alike(given[0], tile_high):
             return (
                 "`new_high` is the largest score of this tile alone: it must also be at least the maximum so "
                 "far, or what was kept may overflow when it is rescaled"
             )
-        if _alike(given[0], high):
+        if alike(given[0], high):
             return "`new_high` is still the old maximum: a larger score in this tile raises it"
-        if _alike(given[0], torch.full_like(high, float(torch.maximum(high, tile_high).max()))):
+        if alike(given[0], torch.full_like(high, float(torch.maximum(high, tile_high).max()))):
             return (
                 "one maximum for all rows: each row is a query with its own scores, so take the maximum "
                 "along the keys, dim=1"
             )
-        if _alike(given[0], new_high.clamp_min(0)):
+        if alike(given[0], new_high.clamp_min(0)):
             return "`new_high` is never below 0: the first maximum is -inf, and scores may all be negative"
-        return f"`new_high` is {show(given[0].flatten().tolist())}, not {show(new_high.flatten().tolist())}"
+        return f"`new_high` is {unlike(given[0], new_high)}"
     weights, rescale = (scores - new_high).exp(), (high - new_high).exp()
     if not all(torch.isfinite(x).all() for x in given):
         if first:
@@ -131,21 +153,11 @@ def _state_mistake(given, wanted, state, scores, values) -> str | None:
          "comes after the last tile"),
     )  # fmt: skip
     for wrong_total, wrong_out, meaning in mistakes:
-        if _alike(given[1], wrong_total) and _alike(given[2], wrong_out):
+        if alike(given[1], wrong_total) and alike(given[2], wrong_out):
             return meaning
-    name, x, want = ("total", given[1], new_total) if not _alike(given[1], new_total) else (
+    name, x, want = ("total", given[1], new_total) if not alike(given[1], new_total) else (
         "out", given[2], new_out)  # fmt: skip
-    return f"`{name}` is {show(_rounded(x))}, not {show(_rounded(want))}: old part rescaled, plus this tile's"
-
-
-def _alike(x, want) -> bool:
-    import torch
-
-    return torch.allclose(x.double(), want, rtol=1e-6, atol=1e-9)
-
-
-def _rounded(x) -> list:
-    return [round(value, 4) for value in x.flatten().tolist()]
+    return f"`{name}` is {unlike(x, want)}: the old part rescaled, plus this tile's"
 
 
 def _absorb_source(
@@ -174,23 +186,24 @@ ABSORB = Exercise(
     importance=3,
     name="my_absorb",
     task="""
-A tile of r queries has looked at some keys. For each query three things are kept: `high` (r, 1), the
-largest score so far; `total` (r, 1), the sum of exp(score - high); `out` (r, D), the sum of
+A tile of r queries has looked at some keys. Three things are kept for each query: `high` (r, 1), the
+largest score so far; `total` (r, 1), the sum of exp(score - high); and `out` (r, D), the sum of
 exp(score - high) times value. Before the first tile they are -inf, 0 and 0.
 
-Now n more keys come: `scores` (r, n), each row with a finite one, and `values` (n, D). Return the
-new (high, total, out).""",
+Now n more keys arrive: `scores` (r, n) and `values` (n, D). A masked score is -inf, but no row is masked
+whole. Return the new (high, total, out), in the precision of the scores.""",
     hints=(
         "The new maximum is the larger of the old one and this tile's largest score, row by row. Keep "
-        "the axis of 1: `amax(dim=1, keepdim=True)`.",
+        "the axis of size 1: `amax(dim=1, keepdim=True)`.",
         "What was kept is a sum of exp(score - high). Which factor turns each of its terms into "
         "exp(score - new_high)?",
         "`rescale = torch.exp(high - new_high)` for sum and output; `weights = torch.exp(scores - new_high)` "
-        "for this tile; the output gains `weights @ values`.",
+        "for this tile; add `weights @ values` to the output.",
     ),
     stub=_absorb_source("...", "...", "...", "...", "..."),
     solution=_absorb_source(),
     judge=_check_absorb,
+    changes=("high", "total", "out"),
     wrong={
         "output not rescaled": _absorb_source(out="out + weights @ values"),
         "sum not rescaled": _absorb_source(total="total + weights.sum(dim=1, keepdim=True)"),
@@ -204,7 +217,7 @@ new (high, total, out).""",
         ),
         "weights from the old maximum": _absorb_source(weights="torch.exp(scores - high)"),
         "one maximum for all rows": _absorb_source(
-            high="torch.maximum(high, scores.amax()).amax().expand(2, 1)"
+            high="torch.maximum(high, scores.amax()).amax().expand(len(high), 1)"
         ),
         "a maximum of 0 or more": _absorb_source(
             high="torch.maximum(high, scores.amax(dim=1, keepdim=True)).clamp_min(0)"
@@ -219,14 +232,14 @@ new (high, total, out).""",
     },
 )
 
-# outputs of the parts, and their log-sums
+# Outputs of the parts, and their log-sums. Parts and numbers of an output differ in number.
 MERGE_CASES = (
-    ([[1.0, 2.0], [3.0, -1.0]], [0.75, 2.0]),
+    ([[1.0, 2.0, -0.5], [3.0, -1.0, 1.5]], [0.75, 2.0]),
     ([[1.0, 2.0], [3.0, -1.0], [0.5, 4.0]], [2.0, 2.0, -1.0]),
-    ([[1.0, 2.0], [0.0, 0.0], [3.0, -1.0]], [0.5, -math.inf, 1.5]),
-    ([[1.0, 2.0], [3.0, -1.0]], [800.0, 799.0]),
-    ([[1.0, 2.0], [3.0, -1.0]], [-900.0, -901.0]),
-    ([[5.0, -5.0]], [3.0]),
+    ([[1.0, 2.0, 4.0, -2.0], [0.0] * 4, [3.0, -1.0, 0.5, 1.0]], [0.5, -math.inf, 1.5]),
+    ([[1.0, 2.0, -0.5], [3.0, -1.0, 1.5]], [800.0, 799.0]),
+    ([[1.0, 2.0, -0.5], [3.0, -1.0, 1.5]], [-900.0, -901.0]),
+    ([[5.0, -5.0, 2.0]], [3.0]),
 )
 
 
@@ -244,13 +257,11 @@ def _check_merge(candidate) -> Verdict:
     for outs, log_sums in MERGE_CASES:
         outs, log_sums = (torch.tensor(x, dtype=torch.float64) for x in (outs, log_sums))
         given = candidate(outs.clone(), log_sums.clone())
-        case = f"this was with log_sums {log_sums.tolist()}"
-        mistake = _merge_mistake(given, outs, log_sums)
-        if mistake:
-            return not_yet(f"{mistake}; {case}")
+        if mistake := _merge_mistake(given, outs, log_sums):
+            return not_yet(f"{mistake}; this was with outs={outs.tolist()}, log_sums={log_sums.tolist()}")
     return correct(
         "each part counts by its share of the whole sum, an empty one not at all, and the result is a part "
-        "again, to be merged on"
+        "again, which can be merged with others"
     )
 
 
@@ -261,17 +272,25 @@ def _merge_mistake(given, outs, log_sums) -> str | None:
     S, D = outs.shape
     if not isinstance(given, tuple | list) or len(given) != 2:
         return f"return two tensors, (out, log_sum), not {show(given)}"
-    out, log_sum = given
-    if not isinstance(out, torch.Tensor) or not isinstance(log_sum, torch.Tensor):
-        return f"`out` and `log_sum` must be tensors, not {show(out)} and {show(log_sum)}"
+    out, log_sum = map(tensor, given)
+    if out is None or log_sum is None:
+        return f"`out` and `log_sum` must be tensors, not {show(given[0])} and {show(given[1])}"
     if log_sum.shape == (D,) and out.shape == ():
         return "the two are in the other order: return (out, log_sum), the output first"
     if out.shape != (D,):
-        return f"`out` has shape {tuple(out.shape)}; it is one output, (D,): sum over the parts"
+        return f"`out` has shape {tuple(out.shape)}; it is one output, (D,) = ({D},): sum over the parts"
     if log_sum.shape != ():
         return f"`log_sum` has shape {tuple(log_sum.shape)}; it is one number: sum over the parts"
+    for name, x in (("out", out), ("log_sum", log_sum)):
+        if error_allowed(x) is None:
+            return f"`{name}` is {x.dtype}: {SIXTEEN}"
+    allowed = max(error_allowed(x, outs, log_sums) for x in (out, log_sum))
+
+    def alike(x, want) -> bool:
+        return near(x, want, allowed)
+
     wanted_out, wanted = merge(outs, log_sums)
-    if _alike(out, wanted_out) and _alike(log_sum, wanted):
+    if alike(out, wanted_out) and alike(log_sum, wanted):
         return None
     if not (torch.isfinite(out).all() and torch.isfinite(log_sum)):
         if log_sums.isneginf().any():
@@ -301,11 +320,11 @@ def _merge_mistake(given, outs, log_sums) -> str | None:
             (-log_sums).softmax(dim=0), (-log_sums.masked_fill(~finite, math.inf)).softmax(dim=0),
         ),
     }  # fmt: skip
-    if not _alike(out, wanted_out):
+    if not alike(out, wanted_out):
         for meaning, candidates in shares.items():
-            if any(_alike(out, (share @ outs).nan_to_num(0)) for share in candidates):
+            if any(alike(out, (share @ outs).nan_to_num(0)) for share in candidates):
                 return meaning
-        return f"`out` is {show(_rounded(out))}, not {show(_rounded(wanted_out))}"
+        return f"`out` is {unlike(out, wanted_out)}"
     for wrong, meaning in (
         (log_sums.amax(), "`log_sum` is the largest one; it is the logarithm of the sum of all exponentials"),
         (log_sums[finite].sum(), "`log_sum` adds the logarithms, and so multiplies: add the exponentials"),
@@ -317,9 +336,9 @@ def _merge_mistake(given, outs, log_sums) -> str | None:
          "subtracted: add it back after the logarithm"),
         (torch.zeros_like(wanted), "`log_sum` is 0: that is the sum of the shares, not of the exponentials"),
     ):  # fmt: skip
-        if _alike(log_sum, wrong):
+        if alike(log_sum, wrong):
             return meaning
-    return f"`log_sum` is {show(round(float(log_sum), 4))}, not {show(round(float(wanted), 4))}"
+    return f"`log_sum` is {unlike(log_sum, wanted)}"
 
 
 def _merge_source(
@@ -346,16 +365,16 @@ MERGE = Exercise(
     importance=3,
     name="my_merge",
     task="""
-One query attended to S parts of its keys, each part by itself. `outs` (S, D) are the parts' outputs,
-each already divided by its part's sum; `log_sums` (S,) are the natural logarithms of the
-parts' sums of exp(score), anything from -1,000 to 1,000. An empty part has output 0 and log_sum -inf; at
-least one is not empty.
+One query attended to S parts of its keys, to each part separately. `outs` (S, D) holds the parts' outputs,
+each already divided by its part's sum. `log_sums` (S,) holds the natural logarithms of the parts' sums of
+exp(score); they lie between -1,000 and 1,000. An empty part has output 0 and log_sum -inf. At least one part
+is not empty.
 
 Return what attending to all keys at once gives: `out` (D,), and the `log_sum` of the whole.""",
     hints=(
-        "Undo the division: a part's output times its sum is its sum of exp(score) times value. Add those "
-        "up, and divide by all the sums together.",
-        "So a part counts by its sum over the sum of all: exp(log_sum of the part - log_sum of all).",
+        "Undo the division: a part's output times its sum is its sum of exp(score) times value. Add these "
+        "up, and divide by the sum of all parts' sums.",
+        "So the weight of a part is its sum over the sum of all: exp(log_sum of the part - log_sum of all).",
         "exp(1000) overflows; `torch.logsumexp(log_sums, dim=0)` subtracts the maximum for you and is the "
         "log_sum of the whole.",
     ),

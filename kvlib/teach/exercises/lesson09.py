@@ -1,9 +1,12 @@
 """The exercises of lesson 09: a group in few bits, what a window keeps, and what is really held."""
 
-from numbers import Real
+import math
+from numbers import Rational
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.quantising import QUANTISE
+from kvlib.teach.exercises.reading import counts, positions
+from kvlib.teach.exercises.watching import number, rounded
 
 KEEP_CASES = (
     (10, 4, 0),
@@ -23,25 +26,13 @@ def rows_to_keep(n: int, W: int, S: int) -> list[int]:
     return [j for j in range(n) if j < S or j > n - W]
 
 
-def _plain(given):
-    """Return a tensor or array as Python's own numbers, a set counting up; anything else as it is."""
-    if hasattr(given, "tolist"):
-        return given.tolist()
-    if isinstance(given, set | frozenset):
-        return sorted(given, key=lambda j: (isinstance(j, str), j))
-    return given
-
-
 def _check_keep(candidate) -> Verdict:
     for n, W, S in KEEP_CASES:
-        given = candidate(n, W, S)
-        case = f"with n={n}, W={W}, S={S} it gives {show(given, 90)}"
-        try:
-            rows = [_plain(j) for j in _plain(given)]
-        except TypeError:
-            return not_yet(f"return a list of positions; {case}")
-        if any(isinstance(j, bool) or not isinstance(j, int) for j in rows):
-            return not_yet(f"positions are whole numbers; {case}")
+        answer = candidate(n, W, S)
+        case = f"with n={n}, W={W}, S={S} it gives {show(answer, 90)}"
+        rows = positions(answer, "positions")
+        if isinstance(rows, str):
+            return not_yet(f"{rows}; {case}")
         wanted = rows_to_keep(n, W, S)
         if rows == wanted:
             continue
@@ -51,15 +42,15 @@ def _check_keep(candidate) -> Verdict:
         if rows and (min(rows) < 0 or max(rows) >= n):
             return not_yet(f"only 0 to n - 1 were appended; {case}")
         if len(set(rows)) < len(rows):
-            return not_yet(f"a row stands in it twice: sinks may lie inside the window; {case}")
+            return not_yet(f"a position is in it twice: sinks may lie inside the window; {case}")
         if sorted(rows) == wanted:
-            return not_yet(f"the right rows in another order; count up; {case}")
+            return not_yet(f"the right positions in another order: count up; {case}")
         lost = [j for j in wanted if j not in rows]
         if lost:
             return not_yet(f"position {lost[0]} is missing, which token {n} will read; {case}")
         extra = next(j for j in rows if j not in wanted)
         return not_yet(f"position {extra} can go: token {n} does not see it; {case}")
-    return correct("the window counts the new token itself, so W - 1 older rows are enough, and the sinks")
+    return correct("the window counts the new token itself, so the sinks and W - 1 older rows are enough")
 
 
 _KEEP_MISTAKES = (
@@ -73,11 +64,11 @@ _KEEP_MISTAKES = (
     ),
     (
         lambda n, W, S: [j for j in range(n) if j > n - W],
-        "the first S tokens stay for ever, outside the window too",
+        "the first S tokens stay forever, outside the window too",
     ),
     (
         lambda n, W, S: [j for j in range(n) if j < S or j > n - W + S],
-        "the sinks are kept beside the window; they do not make it smaller",
+        "the sinks are kept in addition to the window; they do not make it smaller",
     ),
 )
 
@@ -95,11 +86,11 @@ KEEP = Exercise(
     importance=3,
     name="rows_to_keep",
     task="""
-n tokens have been appended, positions 0 to n - 1. The window is W and counts the token itself;
-the first S tokens, the sinks, stay for ever.
+n tokens have been appended, at positions 0 to n - 1. A token sees a window of W tokens, itself included. The
+first S tokens, the sinks, stay forever.
 
-Return the list of positions, counting up, whose rows the token that comes next, at position n,
-will still read. Every other row may go.""",
+The next token comes at position n. Return the list of the positions, counting up, whose rows it will still
+read. Every other row may go.""",
     hints=(
         "The next token stands at position n. Which positions are fewer than W away from it?",
         "j is in the window where n - j < W. Position n itself is not in the cache yet.",
@@ -122,7 +113,7 @@ will still read. Every other row may go.""",
 )
 
 
-BITS_CASES = ((4, 32, 16), (8, 32, 16), (4, 64, 16), (4, 32, 32), (2, 128, 16))
+BITS_CASES = ((4, 32, 16), (8, 32, 16), (4, 24, 16), (4, 32, 32), (2, 128, 16), (3, 48, 16))
 
 
 def bits_per_number(bits: int, group: int, w: int) -> float:
@@ -132,27 +123,39 @@ def bits_per_number(bits: int, group: int, w: int) -> float:
 
 def _check_bits(candidate) -> Verdict:
     for bits, group, w in BITS_CASES:
-        given = _plain(candidate(bits, group, w))
-        case = f"with bits={bits}, group={group}, w={w} it gives {show(given)}"
-        if isinstance(given, bool) or not isinstance(given, Real):
+        answer = candidate(bits, group, w)
+        case = f"with bits={bits}, group={group}, w={w} it gives {show(answer)}"
+        exact = isinstance(answer, Rational) and not isinstance(answer, bool)
+        given = float(answer) if exact else number(answer)
+        if given is None or not math.isfinite(given):
             return not_yet(f"return a number of bits; {case}")
-        if abs(given - bits_per_number(bits, group, w)) < 1e-9:
-            continue
         right = bits_per_number(bits, group, w)
-        if right % 1 and given in (int(right), int(right) + 1):  # whole answers passed until here
-            return not_yet(f"do not round: it may be a fraction; {case}")
+        if math.isclose(given, right, rel_tol=1e-6):
+            continue
         for wrong, meaning in (
-            (bits, "that is the code alone; somebody has to keep scale and zero"),
+            (bits, "that is the code alone; scale and zero take memory too"),
             (bits + w / group, "a group keeps two numbers, its scale and its zero"),
             (bits + 2 * w, "scale and zero are shared by the whole group"),
             (bits * group + 2 * w, "that is the whole group; divide by its numbers"),
             (bits + 2 * w / 8 / group, "w is in bits already"),
+            (right / 8, "that is in bytes; the bits are asked for"),
+            (16 / right, "that is how many times smaller than 16 bits; the bits themselves are asked for"),
             (bits + 2 * group / w, "turned over: w bits are spread over `group` numbers"),
         ):
-            if abs(given - wrong) < 1e-9:
+            if math.isclose(given, wrong, rel_tol=1e-6):
                 return not_yet(f"{meaning}; {case}")
-        return not_yet(f"the code, and this number's share of two numbers of w bits; {case}")
-    return correct("4 bits in groups of 32 with 16-bit scales are 5 bits a number: 3.2 times, not 4")
+        if any(given == way(right) for way in (math.floor, math.ceil, round, _to_1, _to_2)):
+            return not_yet(f"do not round: it may be a fraction; {case}")
+        return not_yet(f"add this number's share of two numbers of w bits to its code; {case}")
+    return correct("4 bits in groups of 32 with 16-bit scales are 5 bits a number: 3.2 times smaller, not 4")
+
+
+def _to_1(x: float) -> float:
+    return round(x, 1)
+
+
+def _to_2(x: float) -> float:
+    return round(x, 2)
 
 
 def _bits_source(expression: str) -> str:
@@ -168,11 +171,11 @@ BITS = Exercise(
     importance=2,
     name="bits_per_number",
     task="""
-`group` numbers share one scale and one zero, which are kept in `w` bits each. Every number has a
-code of `bits` bits.
+`group` numbers share one scale and one zero, which take `w` bits each. Every number has a code of `bits`
+bits.
 
-Return how many bits a number takes in all, its share of scale and zero included. Do not round: it
-may be a fraction.""",
+Return how many bits a number takes in all, with its share of scale and zero. Do not round: it may be a
+fraction.""",
     hints=(
         "Count the bits of a whole group first: codes, one scale, one zero.",
         "A group takes group x bits + 2 x w bits.",
@@ -194,7 +197,7 @@ may be a fraction.""",
 )
 
 
-LATENT_CASES = ((61, 128, 128, 512, 64, 1000, 2), (2, 4, 8, 16, 6, 10, 4), (1, 1, 3, 5, 2, 1, 2))
+LATENT_CASES = ((2, 6, 8, 20, 7, 10, 4), (61, 128, 128, 512, 64, 1000, 2), (1, 1, 3, 5, 2, 1, 2))
 
 
 def latent_bytes(L: int, H: int, D: int, latent: int, rope: int, T: int, b: int) -> tuple[int, int]:
@@ -204,32 +207,45 @@ def latent_bytes(L: int, H: int, D: int, latent: int, rope: int, T: int, b: int)
 
 def _check_latent(candidate) -> Verdict:
     for L, H, D, latent, rope, T, b in LATENT_CASES:
-        given = candidate(L, H, D, latent, rope, T, b)
-        case = f"with L={L}, H={H}, D={D}, latent={latent}, rope={rope}, T={T}, b={b} it gives {show(given)}"
-        if not isinstance(given, tuple | list) or len(given) != 2:
-            return not_yet(f"return two numbers, (kept, expanded); {case}")
-        if any(isinstance(n, bool) or not isinstance(n, int) for n in given):
-            return not_yet(f"bytes are whole numbers, as int; {case}")
-        small, large = given
-        tokens = L * T * b
-        if small != tokens * (latent + rope):
-            meaning = {
-                2 * tokens * (latent + rope): "no factor 2: the value is part of the row that is the key",
-                tokens * latent: "the rotary key is kept, too",
-                tokens * (latent + H * rope): "one rotary key serves all heads",
-                tokens * H * (latent + rope): "one row serves all heads, so H does not appear",
-                tokens * (2 * latent + rope): "the latent is kept once: it is key and value",
-            }.get(small, "a token keeps one latent and one rotary key in each layer")
-            return not_yet(f"`kept`: {meaning}; {case}")
-        if large != tokens * H * (D + rope + D):
-            meaning = {
-                tokens * H * 2 * D: "each head's key is D numbers and the rotary ones behind them",
-                tokens * H * (D + rope): "the values are kept as well",
-                tokens * H * 2 * (D + rope): "a value has no rotary part",
-                tokens * (H * 2 * D + rope): "expanded, every head's key has a rotary part of its own",
-            }.get(large, "each of H heads keeps a key of D + rope numbers and a value of D")
-            return not_yet(f"`expanded`: {meaning}; {case}")
+        answer = candidate(L, H, D, latent, rope, T, b)
+        case = f"with L={L}, H={H}, D={D}, latent={latent}, rope={rope}, T={T}, b={b} it gives {show(answer)}"
+        given = counts(answer, "kept", "expanded")
+        if isinstance(given, str):
+            return not_yet(f"{given}; {case}")
+        wanted = list(latent_bytes(L, H, D, latent, rope, T, b))
+        if given == wanted:
+            continue
+        said = next(filter(None, map(rounded, answer, wanted)), None)
+        said = said or _latent_mistake(given, wanted, H, D, latent, rope, L * T * b, b)
+        return not_yet(f"{said}; {case}")
     return correct("one row for all heads, and no factor 2")
+
+
+def _latent_mistake(given, wanted, H: int, D: int, latent: int, rope: int, tokens: int, b: int) -> str:
+    """Say what is wrong with (kept, expanded); `tokens` is layers x tokens x bytes of a number."""
+    kept, expanded = given
+    if given == wanted[::-1]:
+        return "these are the right numbers in the other order: return (kept, expanded)"
+    if kept != wanted[0]:
+        meaning = {
+            2 * tokens * (latent + rope): "no factor 2: the value is part of the row that is the key",
+            tokens * latent: "the rotary key is kept, too",
+            tokens * (latent + H * rope): "one rotary key serves all heads",
+            tokens * H * (latent + rope): "one row serves all heads, so H does not appear",
+            tokens * (2 * latent + rope): "the latent is kept once: it serves as key and as value",
+            wanted[0] // b: "that counts numbers; each has b bytes",
+        }.get(kept, "a token keeps one latent and one rotary key in each layer")
+        return f"`kept`: {meaning}"
+    meaning = {
+        tokens * H * 2 * D: "D does not include the rotary numbers: a head's key has D + rope",
+        tokens * H * (2 * D - rope): "D does not include the rotary numbers: a head's key has D + rope, "
+        "and its value D",
+        tokens * H * (D + rope): "the values are kept as well",
+        tokens * H * 2 * (D + rope): "a value has no rotary part",
+        tokens * (H * 2 * D + rope): "every head's key then has a rotary part of its own",
+        wanted[1] // b: "that counts numbers; each has b bytes",
+    }.get(expanded, "each of H heads keeps a key of D + rope numbers and a value of D")
+    return f"`expanded`: {meaning}"
 
 
 def _latent_source(small: str, large: str = "L * H * (D + rope + D) * T * b") -> str:
@@ -252,13 +268,13 @@ LATENT = Exercise(
     importance=1,
     name="latent_bytes",
     task="""
-A model of L layers and H heads keeps, of each token and layer, one latent of `latent` numbers and
-one rotary key of `rope` numbers, b bytes a number. For T tokens, count the bytes
-- `kept`: of the latent cache
-- `expanded`: if each head kept its own key (D numbers, the rotary ones behind) and value (D numbers)""",
+A model of L layers and H heads keeps, for each token and layer, one latent of `latent` numbers and one
+rotary key of `rope` numbers. A number takes b bytes. For T tokens, return the bytes
+- `kept`: of this latent cache
+- `expanded`: if each head kept a value of D numbers and a key of D, with `rope` rotary numbers after them""",
     hints=(
-        "`kept`: how many numbers stand in one row, and how many rows are there in all?",
-        "A row is latent + rope numbers. It is the key, and its first part is the value.",
+        "`kept`: how many numbers does one row hold, and how many rows are there in all?",
+        "A row is latent + rope numbers. The whole row is the key, and its first part is the value.",
         "`expanded`: a head keeps D + rope for the key and D for the value.",
     ),
     stub=_latent_source("...", "..."),

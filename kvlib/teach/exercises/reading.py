@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kvlib.teach.exercises.watching import array, show, whole, why_not_whole
 
+SIXTEEN = "16 bits are too few here, stay in the precision that is given"
+
 
 def counts(given, *names: str) -> list[int] | str:
     """Return the whole numbers of a tuple, a list or an array, in order; else say what is wrong with it."""
@@ -47,18 +49,14 @@ def tensor(value):
 
 
 def error_allowed(x, *inputs) -> float | None:
-    """Return how far an answer in the precision of x may be off, for inputs of this size.
-
-    None where x has fewer digits than float32.
-    """
+    """Return how far an answer in the precision of x may be off for these inputs; None below float32."""
     import torch
 
     if x.dtype in (torch.float16, torch.bfloat16):
         return None
     eps = torch.finfo(x.dtype if x.dtype == torch.float32 else torch.float64).eps
-    finite = torch.cat([part.flatten() for part in inputs])
-    finite = finite[finite.isfinite()]
-    return 16 * eps * (1 + float(finite.abs().max()))
+    largest = max((float(part[part.isfinite()].abs().max()) for part in inputs), default=0.0)
+    return 16 * eps * (1 + largest)
 
 
 def near(x, wanted, allowed: float) -> bool:
