@@ -89,7 +89,8 @@ _SIZES = "B, H, _, D = q.shape\nKV = k.shape[1]\nG = H // KV\nfolded = q.reshape
 RIGHT["05-grouped-attention"] = {
     name: cell(_ATTEND, _SIZES + body)
     for name, body in {
-        "products": "weights = (folded @ k.mT / D**0.5).softmax(-1)\nreturn (weights @ v).reshape(B, H, 1, D)",
+        "products": "weights = (folded @ k.mT / D**0.5).softmax(-1)\n"
+        "return (weights @ v).reshape(B, H, 1, D)",
         "einsum": "scores = torch.einsum('bkgd,bktd->bkgt', folded, k) / D**0.5\n"
         "out = torch.einsum('bkgt,bktd->bkgd', scores.softmax(-1), v)\nreturn out.reshape(q.shape)",
         "the fused kernel": "out = torch.nn.functional.scaled_dot_product_attention(folded, k, v)\n"
@@ -125,7 +126,8 @@ WRONG["05-grouped-attention"] = [
         ("return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)", "enable_gqa"),
         ("k, v = k.repeat_interleave(G, 1), v.repeat_interleave(G, 1)\n"
          "return ((q @ k.mT / D**0.5).softmax(-1) @ v)", "Fold the group"),
-        ("return ((folded @ k.mT / k.shape[2]**0.5).softmax(-1) @ v).reshape(B, H, 1, D)", "divided by sqrt(T)"),
+        ("return ((folded @ k.mT / k.shape[2]**0.5).softmax(-1) @ v).reshape(B, H, 1, D)",
+         "divided by sqrt(T)"),
         ("return ((folded @ k.mT).softmax(-1) @ v).reshape(B, H, 1, D)", "not scaled"),
         (_WEIGHTS + "return (weights @ v).reshape(B, 1, H, D)", "heads come before tokens"),
         (_WEIGHTS + "return (weights @ v)", "still folded"),

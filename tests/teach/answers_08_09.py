@@ -32,7 +32,8 @@ return high, total, out""",
 w, r = (scores - new).exp(), (high - new).exp()
 return new, total * r + w.sum(1, keepdim=True), out * r + w @ values""",
         "einsum": _TOP + """w, r = torch.exp(scores - new), torch.exp(high - new)
-return (new, r * total + torch.einsum("rn->r", w)[:, None], r * out + torch.einsum("rn,nd->rd", w, values))""",
+total = r * total + torch.einsum("rn->r", w)[:, None]
+return new, total, r * out + torch.einsum("rn,nd->rd", w, values)""",
         "rows in a loop": """result = []
 for h, t, o, s in zip(high, total, out, scores):
     new = max(float(h), float(s.max()))
@@ -120,7 +121,9 @@ WRONG["08-merge-parts"] = told(
 )  # fmt: skip
 
 _QUANTISE = "quantise(x, bits)"
-_RANGE = "low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)\nscale = (high - low) / (2**bits - 1)\n"
+_RANGE = """low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+scale = (high - low) / (2**bits - 1)
+"""
 _STEP = "step = torch.where(scale > 0, scale, 1)\n"
 _CODED = _RANGE + _STEP + "codes = ((x - low) / step).round()\n"
 RIGHT["09-quantise"] = {
@@ -237,7 +240,8 @@ RIGHT["09-latent-bytes"] = returns(
     whole_floats=f"(1.0 * {_ROW}, 1.0 * {_HEADS})",
     numpy="np.array([latent + rope, H * (2 * D + rope)]) * (L * T * b)",
     torch="tuple(torch.tensor([latent + rope, H * (2 * D + rope)]) * (L * T * b))",
-    loops="(sum(T * b * (latent + rope) for _ in range(L)), sum(T * b * (2 * D + rope) for _ in range(L * H)))",
+    loops="(sum(T * b * (latent + rope) for _ in range(L)), "
+    "sum(T * b * (2 * D + rope) for _ in range(L * H)))",
 )
 WRONG["09-latent-bytes"] = told(
     _LATENT,

@@ -232,8 +232,8 @@ def _check_first(candidate) -> Verdict | None:
         right = False
     if not right or cache.seq_len != 2:
         return not_yet(
-            "a first update is refused, but it made the buffers before: the next one, which fits and has rows "
-            f"of shape {tuple(new[0].shape)} in {new[0].dtype}, goes wrong. Raise first of all"
+            "a first update is refused, but it made the buffers before: the next one, which fits and has "
+            f"rows of shape {tuple(new[0].shape)} in {new[0].dtype}, goes wrong. Raise first of all"
         )
     return None
 

@@ -2,8 +2,7 @@
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.own_attention import ATTENTION
-from kvlib.teach.exercises.reading import counts, positions
-from kvlib.teach.exercises.watching import rounded
+from kvlib.teach.exercises.reading import counts, positions, short
 
 HEAD_CASES = ((12, 2), (9, 3), (32, 8), (6, 6), (7, 1))  # query heads, KV heads
 
@@ -41,7 +40,7 @@ def _heads_mistake(given, wanted, H: int, KV: int) -> str:
         ),
         (
             [list(range(j * KV, (j + 1) * KV)) for j in every],
-            "a group has as many query heads as the size of a group, G = H / KV; KV is how many groups there are",
+            "a group has G = H / KV query heads, the size of a group; KV is how many groups there are",
         ),
         ([list(range(j, j + G)) for j in every], "these groups overlap: group j begins at j * G"),
         ([heads[:-1] for heads in wanted], "one too few: `range` stops before its end"),
@@ -127,7 +126,7 @@ def _check_moved(candidate) -> Verdict:
         wanted = list(bytes_moved(H, KV, D, T, b))
         if given == wanted:
             continue
-        said = next(filter(None, map(rounded, answer, wanted)), None) or _moved_mistake(given, H, KV, 2 * T * D * b, b)
+        said = short(answer, wanted) or _moved_mistake(given, H, KV, 2 * T * D * b, b)
         return not_yet(f"{said}; {case}")
     return correct("the copies move more than MHA would: they are written and read in full at every step")
 

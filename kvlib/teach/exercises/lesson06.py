@@ -236,7 +236,7 @@ def _batch_mistake(given, wanted: int, exact: float, size: int) -> str:
     if 0 < given - exact < 10 and given == int(given):
         return "that is a few sequences too many: round up to the next whole number"
     if _close(given, 1 / exact) or _close(given, 1000 / exact):
-        return "that is upside down: more FLOP a second need a larger batch, more bytes a second a smaller one"
+        return "that is upside down: a higher FLOP rate asks for a larger batch, more bandwidth for less"
     units = "1 TFLOP/s is 10^12 a second and 1 GB/s is 10^9: the units differ by 1,000"
     if any(_same_batch(given, exact * 1000.0**power) for power in (-1, 1, 2, 3, 4)) and given > 1:
         return units

@@ -2,8 +2,7 @@
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.own_buffer import BUFFER
-from kvlib.teach.exercises.reading import counts
-from kvlib.teach.exercises.watching import rounded
+from kvlib.teach.exercises.reading import counts, short
 
 GROW_CASES = ((100, 20, 46080), (1, 3, 10), (7, 1, 6), (5, 40, 512), (9, 0, 4))
 
@@ -24,7 +23,7 @@ def _check_cost(candidate) -> Verdict:
         wanted = list(cat_cost(p, n, row))
         if given == wanted:
             continue
-        said = next(filter(None, map(rounded, answer, wanted)), None) or _cost_mistake(given, wanted, p, n, row)
+        said = short(answer, wanted) or _cost_mistake(given, wanted, p, n, row)
         return not_yet(f"{said}; {case}")
     return correct("each of the n steps writes all rows anew, and holds the old ones until it is done")
 
@@ -56,21 +55,21 @@ def _written_mistake(written: int, p: int, n: int, row: int) -> str:
     if written == row * (p + n) * (p + n + 1) // 2:
         return "`written` grows from the first token; the p rows of the prompt come in one update"
     if written == row * (p + 2 * (n * p + n * (n - 1) // 2) + n):
-        return "`written` counts the old rows twice: each is read once and written once, and only writing counts"
+        return "`written` counts reading the old rows as well as writing them; only writing counts"
     return "`written` is p rows, then p + 1, p + 2 and so on up to p + n"
 
 
 def _peak_mistake(peak: int, p: int, n: int, row: int) -> str:
     if n == 0 and peak == 2 * p * row:
-        return "`peak` is twice the rows held: do not count the rows that come in, only the cache's own tensors"
+        return "`peak` is twice what is held: do not count the rows that come in, only the cache's tensors"
     if n == 0:
         return "without a later step there is nothing old: `peak` is then the p rows alone"
     if peak == (p + n) * row:
         return "`peak` is what is held in the end; while `cat` runs, the old tensors are still there"
     if peak == 2 * (p + n) * row:
         return (
-            "`peak` is one row too many: the old tensors hold p + n - 1 rows in the last step. If your extra row "
-            "is the incoming one, do not count the row that comes in, only the cache's own tensors"
+            "`peak` is one row too many: the old tensors hold p + n - 1 rows in the last step. If your extra "
+            "row is the incoming one, do not count the row that comes in, only the cache's tensors"
         )
     if peak == cat_cost(p, n, row)[0]:
         return "`peak` adds up all that was ever written; older tensors are freed, step by step"
@@ -191,7 +190,7 @@ def _mask_mistake(torch, given, wanted, start: int) -> str:
     if torch.equal(given, ones & (torch.arange(room) < start)):
         return "the new tokens' own slots are hidden: they are written before attention runs"
     if torch.equal(given, ones.tril(start + 1)):
-        return "each query sees one slot too many: the last one a slot that was never written, the others a later token"
+        return "each query sees one slot too many, and the last one a slot that was never written"
     return "query i sees slots 0 to start + i, whatever max_seq_len is"
 
 

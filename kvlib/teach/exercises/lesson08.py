@@ -5,10 +5,13 @@ import math
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.reading import SIXTEEN, error_allowed, near, tensor, unlike
 
-# Scores of each tile as (rows, keys of a tile). Rows, keys and numbers of a value differ in number; tiles of one key
-# and one row are there, and each case finds what those before let pass.
+# Scores of each tile as (rows, keys of a tile). Rows, keys and numbers of a value differ in number, one
+# key and one row occur, and each case finds what those before let pass.
 TILE_CASES = (
-    ("whose maximum rises from tile to tile", [[[0.0, 1.0, 0.25], [1.0, 0.5, -1.0]], [[2.0, 3.0], [1.5, 4.0]]]),
+    (
+        "whose maximum rises from tile to tile",
+        [[[0.0, 1.0, 0.25], [1.0, 0.5, -1.0]], [[2.0, 3.0], [1.5, 4.0]]],
+    ),
     (
         "whose maximum comes first",
         [[[3.0, 1.0], [2.0, 4.0]], [[0.0], [1.0]], [[1.0, 2.5, 0.5], [3.0, 0.0, 2.0]]],
@@ -18,7 +21,7 @@ TILE_CASES = (
         "whose rows lie far apart",
         [[[0.0, 1.0], [900.0, 901.0]], [[2.0, 1.0, 0.0], [899.0, 902.0, 900.5]]],
     ),
-    ("of which some are masked, -inf", [[[0.5, -math.inf], [-math.inf, 1.0]], [[-math.inf, 2.0], [0.0, 1.5]]]),
+    ("of which some are masked", [[[0.5, -math.inf], [-math.inf, 1.0]], [[-math.inf, 2.0], [0.0, 1.5]]]),
     ("in the hundreds", [[[800.0, 801.0], [750.0, 749.0]], [[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]]]),
     ("far below 0", [[[-800.0, -801.0], [-900.0, -901.0]], [[-799.0, -803.0], [-902.0, -901.0]]]),
 )

@@ -5,8 +5,8 @@ from numbers import Rational
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.quantising import QUANTISE
-from kvlib.teach.exercises.reading import counts, positions
-from kvlib.teach.exercises.watching import number, rounded
+from kvlib.teach.exercises.reading import counts, positions, short
+from kvlib.teach.exercises.watching import number
 
 KEEP_CASES = (
     (10, 4, 0),
@@ -215,8 +215,7 @@ def _check_latent(candidate) -> Verdict:
         wanted = list(latent_bytes(L, H, D, latent, rope, T, b))
         if given == wanted:
             continue
-        said = next(filter(None, map(rounded, answer, wanted)), None)
-        said = said or _latent_mistake(given, wanted, H, D, latent, rope, L * T * b, b)
+        said = short(answer, wanted) or _latent_mistake(given, wanted, H, D, latent, rope, L * T * b, b)
         return not_yet(f"{said}; {case}")
     return correct("one row for all heads, and no factor 2")
 

@@ -96,7 +96,9 @@ def _mistake(given, x, bits: int) -> str | None:
     if (error > bound).any():
         i, j = (error > bound).nonzero()[0].tolist()
         cut = _close(codes, ((x - low) / step.masked_fill(step == 0, 1)).floor())
-        why = "take the nearest code: `int` and floor cut off" if cut else "zero + code * scale must be near it"
+        why = "zero + code * scale must be near it"
+        if cut:
+            why = "take the nearest code: `int` and floor cut off"
         return (
             f"{where} {x[i, j]:.2f} comes back as {(zero + codes * scale)[i, j]:.2f}, off by more than "
             f"half a step; {why}"
@@ -139,7 +141,7 @@ Code 0 stands for the smallest number of its row and the largest code for the la
 must work, too.""",
     hints=(
         "`zero` is the smallest number of each row: `x.amin(dim=1, keepdim=True)`.",
-        "The scale is the range divided by the number of steps: 2**bits codes have 2**bits - 1 steps between them.",
+        "The scale is the range divided by the number of steps. 2**bits codes have 2**bits - 1 steps.",
         "The codes are (x - zero) / scale, rounded. Where the scale is 0, divide by 1 instead: "
         "`scale.masked_fill(scale == 0, 1)`.",
     ),

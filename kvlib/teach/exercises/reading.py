@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlib.teach.exercises.watching import array, show, whole, why_not_whole
+from kvlib.teach.exercises.watching import array, rounded, show, whole, why_not_whole
 
 SIXTEEN = "16 bits are too few here, stay in the precision that is given"
 
@@ -16,6 +16,11 @@ def counts(given, *names: str) -> list[int] | str:
         if whole(part) is None:
             return why_not_whole(part, f"`{name}`")
     return [whole(part) for part in parts]
+
+
+def short(answer, wanted) -> str | None:
+    """Say that a float among these counts had too few digits for a right one, or None."""
+    return next(filter(None, map(rounded, answer, wanted)), None)
 
 
 def positions(given, what: str) -> list[int] | str:

@@ -5,12 +5,13 @@ import math
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.watching import number
 
-# In the second case no two mistakes agree. Over the cases the slowest gap is in the first, a middle and the last
-# request, and is its first, a middle and its last gap.
+# In the second case no two mistakes agree. Over the cases the slowest gap is in the first, a middle and the
+# last request, and is its first, a middle and its last gap.
 CASES = (
     ([[0.5, 0.6, 0.7, 0.8]], "one steady request"),
     (
-        [[0.53, 0.63, 0.93, 1.0], [0.2, 0.45, 1.25, 1.4], [1.1, 1.3, 1.65, 1.87, 1.99], [0.6, 0.74, 0.97, 1.05]],
+        [[0.53, 0.63, 0.93, 1.0], [0.2, 0.45, 1.25, 1.4], [1.1, 1.3, 1.65, 1.87, 1.99],
+         [0.6, 0.74, 0.97, 1.05]],
         "four requests, one with a long pause",
     ),
     ([[2.0, 2.05, 2.12, 2.19, 2.5]], "a long prompt and uneven tokens"),
@@ -18,7 +19,7 @@ CASES = (
     ([[0.25, 0.35], [1.0, 1.5, 1.6, 1.7, 1.8, 1.9]], "a short and a long answer"),
     ([[0.5], [0.25, 0.75, 0.85]], "a request that stopped after one token"),
     ([[0.2, 0.3], [0.3, 0.5, 0.7], [2.0, 2.5, 4.2]], "three requests, one of them slow"),
-)
+)  # fmt: skip
 
 
 def report(requests) -> tuple[float, float, float]:
@@ -86,7 +87,7 @@ def _mistake(name: str, given: float, truth: float, requests) -> str:
             (firsts[-1], f"that is the TTFT of the last request alone; {_MEAN}"),
             (sum(firsts) / len(longer), "every request has a TTFT: divide by the number of all requests"),
             (_mean([t[-1] for t in requests]), "that is the whole time, up to the last token"),
-            (_mean([t[0] / len(t) for t in requests]), "TTFT is the time of one token: do not divide it by n"),
+            (_mean([t[0] / len(t) for t in requests]), "TTFT belongs to one token: do not divide it by n"),
         ],
         "tpot": [
             (sum(each), "that adds the requests up; take the mean"),
@@ -146,8 +147,8 @@ def _mistake(name: str, given: float, truth: float, requests) -> str:
             ),
             (max(_gaps(t)[-1] for t in longer), f"that looks at the last gap of each request only; {_PAUSE}"),
             (max(_gaps(t)[0] for t in longer), f"that looks at the first gap of each request only; {_PAUSE}"),
-            (sorted(gaps)[-2] if len(gaps) > 1 else gaps[0], "that is the second longest; the longest counts"),
-            (_mean([max(_gaps(t)) for t in longer]), "that is a mean over requests; the longest of all counts"),
+            (sorted(gaps)[-2:][0], "that is the second longest: the longest counts"),
+            (_mean([max(_gaps(t)) for t in longer]), "that is a mean over requests: take the longest"),
         ],
     }
     for wrong, meaning in mistakes[name]:

@@ -43,7 +43,7 @@ def of_lesson(number: int) -> tuple[Question, ...]:
 
 
 def find(key: str | int) -> tuple[Question, ...]:
-    """Return the questions of one quiz ("01", 1 or "09b"), or the one with this key; else raise ValueError."""
+    """Return the questions of one quiz ("01", 1 or "09b") or the one with this key. Raises ValueError."""
     text = f"{key:02d}" if isinstance(key, int) else str(key)
     if text in names():
         return _of_quiz(text)

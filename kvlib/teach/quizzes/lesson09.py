@@ -39,7 +39,7 @@ QUESTIONS = (
             ),
             Option(
                 "Keys are rotated, and values are not.",
-                "RoPE mixes pairs of channels, which makes a scale per channel fit a little worse, not better.",
+                "RoPE mixes pairs of channels, so a scale per channel fits a little worse, not better.",
             ),
         ),
         right=1,
