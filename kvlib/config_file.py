@@ -63,9 +63,9 @@ def read_object(path: Path) -> dict:
 
 
 def refuse_unknown(path: Path, settings: dict, known: Collection[str], only: dict[str, tuple]) -> None:
-    """Raise ValueError for a setting that asks for something else than what is computed.
+    """Raise ValueError for a setting of something that this model does not compute.
 
-    `only` gives the values supported of some. Whatever is in neither must be off: false, 0 or empty.
+    `only` lists the supported values of some settings. One in neither must be off: false, 0 or empty.
     """
     for name in only.keys() & settings.keys():
         if settings[name] not in only[name]:

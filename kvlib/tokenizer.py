@@ -14,7 +14,7 @@ _NAMED = "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 
 class Tokenizer:
-    """Encode and decode text; `backend` is a `tokenizers.Tokenizer`.
+    """Text to token ids and back; `backend` is a `tokenizers.Tokenizer`.
 
     `chat_template` is a Jinja template, or several by name; `special` are the tokens it can name.
     """

@@ -26,6 +26,7 @@ BESIDE = {
     },
     "special_tokens_map.json": {"pad_token": {"content": "t0"}},
 }  # fmt: skip
+OF_TEXT = {*BESIDE, "tokenizer.json"} - {"config.json"}
 # Numbers that another model may have as well: nothing tells such a change from what was meant.
 FREE = {"rope_theta", "rms_norm_eps", "max_position_embeddings", *LLAMA3} - {"rope_type"}
 
@@ -54,14 +55,17 @@ def is_sentence(error: Exception, folder: Path) -> bool:
     return str(folder) in text and len(text) > len(str(folder)) + 15 and "\n" not in text
 
 
-def loads_alike_or_says_why(folder: Path, logits: torch.Tensor, change="") -> bool:
-    """Return whether the folder was refused, in a sentence; fail for anything but the same logits."""
+def loads_alike_or_says_why(file: Path, logits: torch.Tensor, change="") -> bool:
+    """Return whether the file's folder was refused, in a sentence; fail for anything but the same logits."""
     try:
-        model, tokenizer = load_checkpoint(folder)
+        if file.name in OF_TEXT:  # of no weight to the model, and much faster
+            tokenizer = from_folder(file.parent)
+        else:
+            model, tokenizer = load_checkpoint(file.parent)
+            assert torch.equal(model(TOKENS), logits), change
     except (ValueError, OSError) as error:
-        assert is_sentence(error, folder), repr(error)
+        assert is_sentence(error, file.parent), repr(error)
         return True
-    assert torch.equal(model(TOKENS), logits), change
     use(tokenizer)
     return False
 
@@ -83,7 +87,7 @@ def places(value, path=()) -> Iterator[tuple]:
     """Yield the path of every value in a JSON document, of long objects the first and last ones."""
     yield path
     if isinstance(value, dict):
-        keys = list(value) if len(value) < 40 else [*list(value)[:2], list(value)[-1]]
+        keys = list(value) if len(value) < 20 else [*list(value)[:2], list(value)[-1]]
         for key in keys:
             yield from places(value[key], (*path, key))
     elif isinstance(value, list):
@@ -124,7 +128,7 @@ def means_another_model(path: tuple, value) -> bool:
     return bool(path) and path[-1] in FREE and number
 
 
-@pytest.mark.parametrize("name", [*BESIDE, "model.safetensors.index.json"])
+@pytest.mark.parametrize("name", [*BESIDE, "model.safetensors.index.json", "tokenizer.json"])
 def test_any_value_of_a_json_file_may_be_anything(folder, logits, name):
     file = folder / name
     document = json.loads(file.read_text())
@@ -137,24 +141,9 @@ def test_any_value_of_a_json_file_may_be_anything(folder, logits, name):
             if means_another_model(path, value):
                 continue
             file.write_text(json.dumps(changed(document, path, value)))
-            refused += loads_alike_or_says_why(folder, logits, (path, value))
+            refused += loads_alike_or_says_why(file, logits, (path, value))
             total += 1
     assert refused > total / 8
-
-
-def test_any_value_of_the_tokenizer_may_be_anything(folder):
-    file = folder / "tokenizer.json"
-    document = json.loads(file.read_text())
-    refused = 0
-    for path in places(document):
-        for value in others("held"):
-            file.write_text(json.dumps(changed(document, path, value)))
-            try:
-                use(from_folder(folder))
-            except (ValueError, OSError) as error:
-                assert is_sentence(error, folder), repr(error)
-                refused += 1
-    assert refused > 100
 
 
 FILES = [*BESIDE, "model.safetensors.index.json", "tokenizer.json", "model-00002-of-00003.safetensors"]
@@ -172,14 +161,14 @@ def test_any_file_may_be_something_else(folder, logits, name):
     ]  # fmt: skip
     for content in contents:
         file.write_bytes(content)
-        loads_alike_or_says_why(folder, logits)
+        loads_alike_or_says_why(file, logits)
     file.unlink()
-    loads_alike_or_says_why(folder, logits)
+    loads_alike_or_says_why(file, logits)
     file.symlink_to(file)  # cannot be opened by anybody
-    loads_alike_or_says_why(folder, logits)
+    loads_alike_or_says_why(file, logits)
     file.unlink()
     file.mkdir()
-    loads_alike_or_says_why(folder, logits)
+    loads_alike_or_says_why(file, logits)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -190,13 +179,13 @@ def test_any_file_may_be_truncated_or_have_a_byte_flipped(folder, logits, name):
     is_weights = name.endswith(".safetensors")
     end = 8 + int.from_bytes(good[:8], "little") if is_weights else len(good)
     source = random.Random(2)
-    for cut in source.sample(range(end), min(end, 60)):
+    for cut in source.sample(range(end), min(end, 40)):
         file.write_bytes(good[:cut])
-        loads_alike_or_says_why(folder, logits)
-    for place in [source.randrange(end) for _ in range(200)]:
+        loads_alike_or_says_why(file, logits)
+    for place in [source.randrange(end) for _ in range(150)]:
         if good[place] in b"0123456789.-+" and not is_weights:
             continue
         flipped = bytearray(good)
         flipped[place] ^= 1 << source.randrange(8)
         file.write_bytes(flipped)
-        loads_alike_or_says_why(folder, logits)
+        loads_alike_or_says_why(file, logits)

@@ -55,7 +55,7 @@ KINDS = {make.__name__: complete(make) for make in (byte_level, byte_fallback, w
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_joined_pieces_are_what_decode_gives_for_any_ids(kind, data):
     tokenizer = KINDS[kind]
