@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import Bbox
 
 from kvlib.lab import style
 from kvlib.lab.smaller_run import FULL, QUANTISED, WINDOW, Choice, smoothed
@@ -16,7 +17,13 @@ from kvlib.perplexity import Perplexity
 
 WIDTH, HEIGHT = 1032, 400
 MOST_LABELS = 24
-LABEL_HEIGHT = 11  # pixels
+POINT = 7  # pixels from the middle of a marker to what may stand next to it
+PLACES = [  # of a label, in points from its marker, the nearest first
+    (x * side, y, "left" if side > 0 else "right")
+    for x, y in ((8, 0), (7, 9), (7, -9), (10, 18), (10, -18), (10, 30), (10, -30), (10, 44), (10, 60), (10, 80))
+    for side in (1, -1)
+]
+NEAR = 10  # of these places: farther off, a small label would seem to be another point's
 COLORS = {FULL: style.INK, QUANTISED: "#6D4AA3", WINDOW: "#A02C3A", "sinks": "#7A5A00"}
 MARKERS = {FULL: "o", QUANTISED: "s", WINDOW: "^", "sinks": "D"}
 NAMES = {FULL: "full", QUANTISED: "quantised", WINDOW: "window alone", "sinks": "window with sinks"}
@@ -47,7 +54,9 @@ class SmallerPicture:
                 for family in COLORS
             }  # fmt: skip
             (self.chosen,) = self.left.plot([], [], linestyle="", markersize=12, zorder=5)
-            self.chosen_name = self.left.annotate("", (1, 1), (9, 8), textcoords="offset points", zorder=6)
+            self.chosen_name = self.left.annotate(
+                "", (1, 1), (9, 8), textcoords="offset points", va="center", zorder=6
+            )
             (self.held,) = self.left.plot([], [], linestyle=style.FLOOR_LINE, linewidth=1.2, zorder=1)
             self.held_name = self.left.text(0, 0, "", fontsize=8.5, va="top")
             self.labels = [
@@ -94,6 +103,7 @@ class SmallerPicture:
         left = nbytes > np.prod(self.left.get_xlim()) ** 0.5 * 1e6  # on the side with room
         self.held_name.set(x=nbytes / 1e6, y=self.left.get_ylim()[1], color=color,
                            text=" bytes held by the choice ", ha="right" if left else "left")  # fmt: skip
+        self._take_places(found, nbytes)
         self._name(choice, mine, nbytes, color)
         self._label_others(choice, found)
         self._losses(choice, found, full, mine, color)
@@ -106,33 +116,51 @@ class SmallerPicture:
         self.left.set_ylim(low / 1.15, max(high, 1.4 * low) * 1.2)
 
     def _name(self, choice: Choice, mine: Perplexity | None, nbytes: int, color: str) -> None:
-        """Write the choice beside its point, on the side with room."""
-        low, high = self.left.get_xlim()
-        right = np.log(nbytes / 1e6 / low) < 0.55 * np.log(high / low)
+        """Write the choice at its point, or at the lower edge where it is not measured yet."""
         height = mine.value if mine else self.left.get_ylim()[0] * 1.05
         self.chosen_name.xy = (nbytes / 1e6, height)
-        self.chosen_name.set_position((10 if right else -10, 8))
-        self.chosen_name.set(
-            text=choice.name(),
-            ha="left" if right else "right", color=color, fontweight="bold" if mine else "normal",
-        )  # fmt: skip
+        self.chosen_name.set(text=choice.name(), color=color, fontweight="bold" if mine else "normal")
+        self._place(self.chosen_name, always=True)
 
     def _label_others(self, choice: Choice, found: Mapping[Choice, Perplexity]) -> None:
-        """Write small at each other point what it is; none where it would cover one or the choice."""
-        taken = [self.left.transData.transform(self.chosen_name.xy)] if choice in found else []
-        placed, name = {}, self.chosen_name.get_window_extent(self.figure.canvas.get_renderer())
-        for other, was in found.items():
-            at = self.left.transData.transform((was.cache_bytes / 1e6, was.value))
-            ends = ((at[0] + right, at[1] + up) for right in (0, 40) for up in (-5, 5))
-            free = not any(name.contains(*end) for end in ends)
-            if other != choice and free and all(_apart(at, place) for place in taken):
-                taken.append(at)
-                placed[other] = was.cache_bytes / 1e6, was.value
+        """Write small at each other point what it is, where there is room for it."""
+        others = [other for other in found if other != choice]
         for artist in self.labels:
             artist.set_text("")
-        for artist, (other, at) in zip(self.labels, placed.items()):
-            artist.xy = at
+        for artist, other in zip(self.labels, others):
+            artist.xy = found[other].cache_bytes / 1e6, found[other].value
             artist.set(text=_short(other), color=COLORS[other.family])
+            self._place(artist, always=False)
+
+    def _take_places(self, found: Mapping[Choice, Perplexity], nbytes: int) -> None:
+        """Note what labels must keep off: the points, the upright line and its name."""
+        at = self.left.transData.transform
+        points = [at((was.cache_bytes / 1e6, was.value)) for was in found.values()]
+        self._taken = [Bbox.from_bounds(x - POINT, y - POINT, 2 * POINT, 2 * POINT) for x, y in points]
+        x, (bottom, top) = at((nbytes / 1e6, 1))[0], self.left.bbox.intervaly
+        self._taken += [Bbox.from_extents(x - 1, bottom, x + 1, top), self._extent(self.held_name)]
+
+    def _place(self, label, always: bool) -> None:
+        """Move a label to the first place near its point that is free; else, unless `always`, drop it."""
+        best = None
+        for x, y, side in PLACES if always else PLACES[:NEAR]:
+            x *= 1.5 if always else 1  # the chosen point is larger
+            label.set(position=(x, y), ha=side)
+            box = self._extent(label)
+            hidden = sum(box.overlaps(taken) for taken in self._taken) + 100 * (not _within(self.left.bbox, box))
+            if best is None or hidden < best[0]:
+                best = hidden, x, y, side, box
+            if not hidden:
+                break
+        hidden, x, y, side, box = best
+        if hidden and not always:
+            label.set_text("")
+            return
+        label.set(position=(x, y), ha=side)
+        self._taken.append(box)
+
+    def _extent(self, label) -> Bbox:
+        return Bbox(label.get_window_extent(self.figure.canvas.get_renderer()).get_points())
 
     def _losses(
         self, choice: Choice, found, full: Perplexity | None, mine: Perplexity | None, color: str
@@ -167,9 +195,9 @@ class SmallerPicture:
         return style.image_of(self.figure)
 
 
-def _apart(one, other) -> bool:
-    """Say whether a small label at each of two places, in pixels, would leave the other to be read."""
-    return abs(one[1] - other[1]) >= LABEL_HEIGHT or abs(one[0] - other[0]) >= 5 * LABEL_HEIGHT
+def _within(outer: Bbox, box: Bbox) -> bool:
+    """Say whether a box lies inside another, or sticks out to the right or above by a little."""
+    return box.x0 >= outer.x0 and box.y0 >= outer.y0 and box.x1 <= outer.x1 + 60 and box.y1 <= outer.y1 + 8
 
 
 def _short(choice: Choice) -> str:

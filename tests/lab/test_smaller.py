@@ -107,6 +107,32 @@ def test_every_setting_is_drawn_with_everything_measured(panel):
             assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, choice
 
 
+def test_labels_keep_off_points_and_each_other(panel):
+    length, losses = LENGTH - 1, {32: (45, 19), 64: (33, 16), 128: (21, 14.5), 256: (15.5, 13.5)}
+    every = {Choice(): 13.2, Choice(QUANTISED, bits=8): 13.2, Choice(QUANTISED, bits=4): 13.3}
+    for window, (alone, kept) in losses.items():  # as SmolLM2 gives them, near each other
+        for sinks in SINKS:
+            value = kept * (1 + 0.03 / sinks) if sinks else alone
+            every[Choice(WINDOW, window=window, sinks=sinks)] = value
+    for choice, value in every.items():
+        nll = torch.full((length,), value).log()
+        panel.found[choice] = Perplexity(nll, panel._held(choice), length)
+    picture = panel.picture
+    for choice in every:
+        choose(panel, choice)
+        panel._show()
+        at = picture.left.transData.transform
+        points = [at((f.cache_bytes / 1e6, f.value)) for f in panel.found.values()]
+        labels = [picture.chosen_name, picture.held_name, *picture.labels]
+        boxes = {t.get_text(): t.get_window_extent() for t in labels if t.get_text()}
+        assert choice.name() in boxes and len(boxes) > 6
+        for text, box in boxes.items():
+            on = [p for p in points if box.x0 < p[0] < box.x1 and box.y0 < p[1] < box.y1]
+            assert not on, (choice, text)
+            over = [other for other, b in boxes.items() if other != text and box.overlaps(b)]
+            assert not over, (choice, text, over)
+
+
 def test_a_click_reads_in_the_background_and_stop_ends_it(panel):
     async def use():
         panel.kind.value = QUANTISED
