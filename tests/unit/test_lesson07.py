@@ -91,9 +91,19 @@ def test_a_buffer_made_anew_never_shows_the_rows_of_the_freed_one():
     assert "the earlier ones are not" in words
 
 
-def test_buffers_made_before_a_refusal_are_found():
-    verdict = BUFFER.check(define("MyStaticCache", BUFFER.wrong["makes its buffers, then refuses"]))
-    assert not verdict and "it made the buffers before" in verdict.message
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("makes its buffers, then refuses", "it made the buffers before"),
+        ("more room than asked for", "the buffers have 16 slots"),
+        ("changes the new rows", "update changes the rows"),
+        ("takes one batch size", "any B, KV, t, D and dtype"),
+        ("keeps the gradient", "k_new.detach()"),
+    ],
+)
+def test_a_mistake_in_the_buffers_has_its_words(key, words):
+    verdict = BUFFER.check(define("MyStaticCache", BUFFER.wrong[key]))
+    assert not verdict and words in verdict.message, verdict
 
 
 def test_a_crash_in_an_update_names_the_update():

@@ -49,8 +49,9 @@ def _check_rows(candidate) -> Verdict | None:
         after = f"after {held} row{'s' * (held != 1)} and {num_new} more" if held else "in the first update"
         new = _rows(torch, num_new, held)
         wanted = new if wanted is None else [torch.cat(pair, 2) for pair in zip(wanted, new)]
+        passed = [x.clone() for x in new]
         with trying(f"an update of {num_new} rows, {held} held, max_seq_len={ROOM}"):
-            given = cache.update(*(x.clone() for x in new))
+            given = cache.update(*passed)
         if given is ...:
             return Verdict(NOT_ATTEMPTED)
         if not isinstance(given, tuple | list) or len(given) != 2:
@@ -66,6 +67,8 @@ def _check_rows(candidate) -> Verdict | None:
             here = [x.data_ptr() for x in given]
             mistake = _place_mistake(given, address, here, after)
             address = here
+        if mistake is None and not all(map(torch.equal, passed, new)):
+            mistake = f"{after}, update changes the rows that were passed to it; it may only read them"
         if mistake:
             return not_yet(mistake)
     return None
@@ -149,6 +152,9 @@ def _place_mistake(given, address, here, after: str) -> str | None:
             f"{after}, the rows are right, and they are a copy of just {k.shape[2]} slots in memory of "
             f"their own. Return a view of a buffer of {ROOM}: copy only the new rows, into their slots"
         )
+    buffers = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in given}
+    if (slots := sum(buffers.values()) // (2 * slot)) > ROOM:
+        return f"{after}, the buffers have {slots} slots: make them of max_seq_len, {ROOM}"
     if address is not None and here != address:
         return (
             f"{after}, the rows are right and lie at another address than before: the buffer was made "
@@ -225,17 +231,25 @@ def _check_first(candidate) -> Verdict | None:
             continue
         return not_yet("a first update of 3 rows into a buffer of 2 goes through: check it as well")
     new = [x[:1].float() for x in _rows(torch, 2)]  # of other sizes: no buffer may have been made yet
-    try:
-        given = cache.update(*new)
-        right = all(_equal(torch, x, y.double()) and x.dtype == y.dtype for x, y in zip(given, new))
-    except Exception:
-        right = False
-    if not right or cache.seq_len != 2:
+    what = f"rows of shape {tuple(new[0].shape)} in {new[0].dtype}"
+    if not _takes(torch, candidate(2), new):
+        return not_yet(f"{what} go wrong in a cache of 2: any B, KV, t, D and dtype must work")
+    if not _takes(torch, cache, new):
         return not_yet(
             "a first update is refused, but it made the buffers before: the next one, which fits and has "
-            f"rows of shape {tuple(new[0].shape)} in {new[0].dtype}, goes wrong. Raise first of all"
+            f"{what}, goes wrong. Raise first of all"
         )
     return None
+
+
+def _takes(torch, cache, new) -> bool:
+    """Say whether an empty cache appends these rows and returns them as they are."""
+    try:
+        given = cache.update(*(x.clone() for x in new))
+        right = all(_equal(torch, x, y.double()) and x.dtype == y.dtype for x, y in zip(given, new))
+    except Exception:
+        return False
+    return right and cache.seq_len == new[0].shape[2]
 
 
 def _rows(torch, num_new: int, start: int = 0) -> list:

@@ -143,6 +143,14 @@ Keep no gradient: `k_new.detach()` is the same numbers without one. `torch` is i
             check=("if end > self.max_seq_len and end - start > 1:", CHECK[1])
         ),
         "refuses the last slot": _source(check=("if end >= self.max_seq_len:", CHECK[1])),
+        "more room than asked for": _source(make=(
+            "if self.k is None:",
+            "    B, KV, _, D = k_new.shape",
+            "    self.k = k_new.new_empty(B, KV, 2 * self.max_seq_len, D)",
+            "    self.v = v_new.new_empty(B, KV, 2 * self.max_seq_len, D)",
+        )),
+        "changes the new rows": _source(write=(*WRITE, "k_new.zero_()")),
+        "takes one batch size": _source(check=("if k_new.shape[0] != 2: raise ValueError('batch')", *CHECK)),
         "makes its buffers, then refuses": _source(check=(), make=(*MAKE, *CHECK)),
         "refuses without a word": _source(check=(CHECK[0], "    raise ValueError")),
         "counts, then refuses": _source(check=("self.seq_len = end", *CHECK), advance=()),
