@@ -10,8 +10,9 @@ from kvlib.teach.panel import Panel
 from kvlib.teach.quantity import parse_number, show_number
 from kvlib.teach.store import progress_file
 
+COUNTED = ("tokens", "rows", "requests", "projections", "steps")  # whole, as is a number without a unit
 CLOSE = 1.25  # a guess within this factor of the truth is called close
-RIGHT = 1.01  # and within this one it counts as right
+RIGHT_COMPUTED, RIGHT_MEASURED = 1.01, 1.1  # and within this one right; a count is right only when equal
 _shown_without_guess: set[str] = set()  # keys whose answer this kernel showed before any guess
 
 
@@ -20,7 +21,8 @@ def predict(
 ) -> "Guess":
     """Ask for a guess: a number (in `unit`), or one of `choices`.
 
-    The guess is kept in the learner's progress under `key` and survives a re-run. Raises
+    A number without a unit, or in one of COUNTED, is a count: whole, and right only when equal. No
+    guess is negative. The guess is kept in the learner's progress under `key` and survives a re-run. Raises
     ValueError for fewer than two choices, equal choices, or choices with a unit.
     """
     if choices is not None:
@@ -61,7 +63,12 @@ class Guess(Panel):
         kept = progress_file().get("guesses", self.key).get("value")
         if self.choices:
             return kept if kept in self.choices else None
-        return float(kept) if isinstance(kept, int | float) else None
+        return float(kept) if isinstance(kept, int | float) and not self._impossible(kept) else None
+
+    @property
+    def counted(self) -> bool:
+        """Say whether the answer is a count, and so a whole number."""
+        return not self.choices and (self.unit is None or self.unit in COUNTED)
 
     @property
     def revealed(self) -> bool:
@@ -103,11 +110,23 @@ class Guess(Panel):
             return
         try:
             number = parse_number(text, self.unit)
-            if number < 0 and self.unit:
-                raise ValueError(f"There are no negative {self.unit} here. Type 0 or more.")
+            if why := self._impossible(number):
+                raise ValueError(why)
             self._keep(number)
         except ValueError as error:
             self.say(str(error))
+
+    def _impossible(self, number: float) -> str | None:
+        """Say why a number cannot be the answer, whatever the truth is, or None."""
+        if not math.isfinite(number):
+            return "Type a finite number."
+        if number < 0:
+            what = f"There are no negative {self.unit} here" if self.unit else "A count is not negative"
+            return f"{what}. Type 0 or more."
+        if self.counted and number != int(number):
+            what = f"There are only whole {self.unit}" if self.unit else "A count is a whole number"
+            return f"{what}. Type {show_number(int(number))} or {show_number(int(number) + 1)}."
+        return None
 
     def _keep(self, value: float | str) -> None:
         if self.revealed:
@@ -138,8 +157,11 @@ class Reveal(Panel):
         self, guess: Guess, value: float | str | None, truth: float | str, because: str, exact: bool
     ):
         self.question, self.because, self.exact = guess.question, because, exact
-        compared = _compare_choice if guess.choices else _compare
-        self.sentence = compared(value, truth, guess.unit)
+        if guess.choices:
+            self.sentence = _compare_choice(value, truth)
+        else:
+            right = 1.0 if guess.counted and truth % 1 == 0 else RIGHT_COMPUTED if exact else RIGHT_MEASURED
+            self.sentence = _compare(value, truth, guess.unit, right)
         super().__init__(guess.question)
         self.say(f"{self.sentence}\n\n{because}" + _trouble())
 
@@ -154,13 +176,14 @@ def forget_shown() -> None:
     _shown_without_guess.clear()
 
 
-def _compare_choice(guess: str | None, truth: str, unit: None) -> str:
+def _compare_choice(guess: str | None, truth: str) -> str:
     if guess is None:
         return f"No guess this time, which is fine. The answer: {truth}."
     return f"You chose: {guess}. " + ("That is right." if guess == truth else f"It is: {truth}.")
 
 
-def _compare(guess: float | None, truth: float, unit: str | None) -> str:
+def _compare(guess: float | None, truth: float, unit: str | None, right: float) -> str:
+    """Say how a guess compares; within the factor `right` it is right, and 1 means only when equal."""
     shown = show_number(truth, unit)
     if guess is None:
         return f"No guess this time, which is fine. The truth is {shown}."
@@ -169,15 +192,17 @@ def _compare(guess: float | None, truth: float, unit: str | None) -> str:
         return f"You guessed {mine}, and that is the truth."
     if guess * truth <= 0 or not math.isfinite(truth):
         return f"You guessed {mine}; the truth is {shown}."
-    small, large = sorted([abs(guess), abs(truth)])
-    side = "high" if large == abs(guess) else "low"
+    small, large = sorted([guess, truth])
+    side = "high" if large == guess else "low"
     factor = large / small
-    percent = f"{100 * (large - small) / abs(truth):.2g} percent too {side}"
-    if factor <= RIGHT:
-        return f"You guessed {mine}, and that is right: the truth is {shown}."
-    if factor <= CLOSE:
-        return f"You guessed {mine} and the truth is {shown}: close, {percent}."
-    return f"You guessed {mine} and the truth is {shown}: {show_number(factor)} x too {side}."
+    if factor <= right:
+        within = f"{100 * (right - 1):.0f} percent"
+        return f"You guessed {mine}, and that is right: the truth is {shown}. Within {within} counts as right."
+    if factor > CLOSE:
+        return f"You guessed {mine} and the truth is {shown}: {show_number(factor)} x too {side}."
+    percent = 100 * (large - small) / truth
+    off = show_number(large - small) if right == 1 and percent < 1 else f"{percent:.2g} percent"
+    return f"You guessed {mine} and the truth is {shown}: close, {off} too {side}."
 
 
 def _trouble() -> str:

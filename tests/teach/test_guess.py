@@ -104,9 +104,9 @@ def test_a_guess_is_kept_over_a_rerun_and_closed_by_the_answer():
 
 
 def test_a_rerun_does_not_round_the_guess():
-    predict("t-exact", "?").field.value = "1234.567"
-    assert predict("t-exact", "?").value == 1234.567
-    assert predict("t-exact", "?").value == 1234.567
+    predict("t-exact", "?", unit="ms").field.value = "1234.567"
+    assert predict("t-exact", "?", unit="ms").value == 1234.567
+    assert predict("t-exact", "?", unit="ms").value == 1234.567
 
 
 def test_no_guess_is_told_kindly_and_comes_too_late_afterwards():
@@ -133,14 +133,16 @@ def test_what_cannot_be_read_is_said_in_the_status_line():
         ("5", 5, "and that is the truth"),
         ("100", 110, "close, 9.1 percent too low"),
         ("0", 5, "the truth is 5"),
-        ("-2", 5, "the truth is 5"),
         ("1", 2_000_000, "2,000,000 x too low"),
-        ("1e-300", 1e300, "too low"),
+        ("1", 1e300, "1e+300 x too low"),
         ("3", float("inf"), "the truth is inf"),
         ("3", 0, "the truth is 0"),
         ("110", 100, "10 percent too high"),
         ("2048", 2048.5, "You guessed 2,048, and that is right: the truth is 2,048.5."),
-        ("101", 100, "and that is right: the truth is 100."),
+        ("101", 100, "close, 1 percent too high"),
+        ("1,999,000", 2_001_000, "close, 2,000 too low"),
+        ("2,001,000", 2_001_000, "and that is the truth"),
+        ("52", 51, "close, 2 percent too high"),
         ("102", 100, "close, 2 percent too high"),
     ],
 )
@@ -148,6 +150,59 @@ def test_guess_and_truth_in_one_sentence(typed, truth, said):
     guess = predict(f"t-{typed}-{truth}", "?")
     guess.field.value = typed
     assert said in guess.reveal(truth).sentence
+
+
+@pytest.mark.parametrize(
+    ("typed", "unit", "truth", "exact", "said"),
+    [
+        ("51", "rows", 51, None, "and that is the truth"),
+        ("52", "rows", 51, None, "close, 2 percent too high"),
+        ("28000", "tokens", 28628, None, "close, 2.2 percent too low"),
+        ("105", "ms", 100.0, None, "and that is right: the truth is 100 ms. Within 10 percent counts as right."),
+        ("91", "ms", 100.0, None, "Within 10 percent counts as right."),
+        ("115", "ms", 100.0, None, "close, 15 percent too high"),
+        ("200", "ms", 100.0, None, "2 x too high"),
+        ("2048", "times", 2048.5, True, "Within 1 percent counts as right."),
+        ("1900", "times", 2048.5, True, "close, 7.2 percent too low"),
+        ("101", "times", 100, None, "Within 1 percent counts as right."),
+    ],
+)
+def test_a_count_is_right_when_equal_and_a_measurement_within_a_factor_that_is_said(
+    typed, unit, truth, exact, said
+):
+    guess = predict(f"t-{typed}-{unit}", "?", unit=unit)
+    guess.field.value = typed
+    assert said in guess.reveal(truth, exact=exact).sentence
+
+
+@pytest.mark.parametrize(
+    ("typed", "unit", "said"),
+    [
+        ("50.5", "rows", "There are only whole rows. Type 50 or 51."),
+        ("0.5 million and a half", "rows", "Type"),
+        ("2000.5", None, "A count is a whole number. Type 2,000 or 2,001."),
+        ("-5", None, "A count is not negative. Type 0 or more."),
+        ("-5", "tokens", "There are no negative tokens here. Type 0 or more."),
+        ("-0.5", "times", "Type 0 or more."),
+        ("nan", None, "That is not a number."),
+        ("nan", "ms", "That is not a number."),
+        ("1e999", "ms", "Type a finite one."),
+    ],
+)
+def test_what_cannot_be_the_answer_is_refused_with_a_sentence(typed, unit, said):
+    guess = predict(f"t-impossible-{typed}-{unit}", "?", unit=unit)
+    guess.field.value = typed
+    assert guess.value is None and said in guess.status.value
+    assert guess.reveal(7).sentence.startswith("No guess this time")
+
+
+@pytest.mark.parametrize(("kept", "unit"), [(-5, None), (50.5, "rows"), (math.nan, "ms"), (math.inf, None)])
+def test_what_an_older_version_kept_is_no_guess_where_it_is_impossible(kept, unit):
+    from kvlib.teach.store import progress_file
+
+    progress_file().put("guesses", "t-old", value=kept, unit=unit)
+    guess = predict("t-old", "?", unit=unit)
+    assert guess.value is None and guess.field.value == ""
 
 
 def test_a_quantity_is_not_negative():
