@@ -197,7 +197,10 @@ def _compare(guess: float | None, truth: float, unit: str | None, right: float) 
     factor = large / small
     if factor <= right:
         within = f"{100 * (right - 1):.0f} percent"
-        return f"You guessed {mine}, and that is right: the truth is {shown}. Within {within} counts as right."
+        return (
+            f"You guessed {mine}, and that is right: the truth is {shown}. Within {within} counts as "
+            "right."
+        )
     if factor > CLOSE:
         return f"You guessed {mine} and the truth is {shown}: {show_number(factor)} x too {side}."
     percent = 100 * (large - small) / truth

@@ -5,7 +5,10 @@ import pytest
 from kvlib.teach.exercises import CORRECT, NOT_YET, define, find
 
 SHAPES = "def decode_shapes(B, H, KV, D, T):\n    {}\n"
-CONTEXT = "import math\nimport numpy as np\nimport torch\n\n\ndef longest_context(free_bytes, weight_bytes, bytes_per_token):\n    {}\n"
+CONTEXT = (
+    "import math\nimport numpy as np\nimport torch\n\n\ndef longest_context(free_bytes, "
+    "weight_bytes, bytes_per_token):\n    {}\n"
+)
 ROOM = "(free_bytes - weight_bytes)"
 
 
@@ -103,7 +106,8 @@ def test_right_contexts_are_accepted(body):
         (f"return str(max(0, {ROOM} // bytes_per_token))", "is text"),
         (f"return np.array([max(0, {ROOM} // bytes_per_token)])", "not an array of the shape (1,)"),
         (f"return [max(0, {ROOM} // bytes_per_token)]", "one whole number"),
-        (f"return torch.tensor(float(max(0, {ROOM} // bytes_per_token))).half()", "divided by 0, or too large"),
+        (f"return torch.tensor(float(max(0, {ROOM} // bytes_per_token))).half()",
+         "divided by 0, or too large"),
         (f"max(0, {ROOM} // bytes_per_token)", "it returns nothing"),
         (f"return {ROOM} // (free_bytes - 1000)", "this was with free_bytes=1,000, weight_bytes=400"),
     ],
@@ -116,4 +120,5 @@ def test_wrong_contexts_are_named(body, words):
 def test_rounding_down_is_not_blamed_for_another_mistake():
     for body in ("abs({0}) // bytes_per_token", "max(0, {0})", "max(0, {0} // bytes_per_token + 1)",
                  "max(0, free_bytes - weight_bytes // bytes_per_token)", "-({0} // bytes_per_token)"):
-        assert "round down" not in judged("00-longest-context", CONTEXT, f"return {body.format(ROOM)}").message
+        assert "round down" not in judged("00-longest-context", CONTEXT,
+         f"return {body.format(ROOM)}").message

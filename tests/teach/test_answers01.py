@@ -6,7 +6,10 @@ from kvlib.teach.exercises import CORRECT, NOT_YET, define, find
 from kvlib.teach.exercises.feeding import CASES, Step
 
 COUNTS = "import numpy as np\nimport torch\n\n\ndef counts(p, n):\n    {}\n"
-EDIT = "from itertools import takewhile\nimport os\n\n\ndef first_changed_position(tokens_a, tokens_b):\n    {}\n"
+EDIT = (
+    "from itertools import takewhile\nimport os\n\n\ndef first_changed_position(tokens_a, tokens_b):\n  "
+    "  {}\n"
+)
 LOOP = """def generate_with_cache(step, cache, held, prompt, max_new_tokens):
     tokens = list(prompt)
     feed = {first}
@@ -159,7 +162,8 @@ WALK = "for i, (a, b) in enumerate(zip(tokens_a, tokens_b)):\n        if a != b:
         "d = np.array(tokens_a[:n]) != np.array(tokens_b[:n]); return d.argmax() if d.any() else n",
         "import torch; n = min(len(tokens_a), len(tokens_b)); a, b = (torch.tensor(x[:n]) for x in "
         "(tokens_a, tokens_b)); return (a == b).long().cumprod(0).sum()",
-        "n = 0\n    while tokens_a[:n + 1] == tokens_b[:n + 1] and n < min(len(tokens_a), len(tokens_b)): n += 1\n"
+        "n = 0\n    while tokens_a[:n + 1] == tokens_b[:n + 1] and n < min(len(tokens_a), len(tokens_b)): "
+        "n += 1\n"
         "    return float(n)",
     ],
 )
@@ -176,9 +180,12 @@ def test_right_positions_are_accepted(body):
         (f"{WALK}return len(tokens_a)", "rows exist for the shorter prompt"),
         (f"{WALK}return 0", "all of it can be kept"),
         (f"{WALK}return -1", "all of it can be kept"),
-        (f"{WALK.replace('return i', 'return i + 1')}return min(len(tokens_a), len(tokens_b))", "one too far"),
-        (f"{WALK.replace('return i', 'return i - 1')}return min(len(tokens_a), len(tokens_b))", "one too early"),
-        (f"{WALK.replace('!=', 'is not')}return min(len(tokens_a), len(tokens_b))", "compare tokens with `!=`"),
+        (f"{WALK.replace('return i', 'return i + 1')}return min(len(tokens_a), len(tokens_b))",
+         "one too far"),
+        (f"{WALK.replace('return i', 'return i - 1')}return min(len(tokens_a), len(tokens_b))",
+         "one too early"),
+        (f"{WALK.replace('!=', 'is not')}return min(len(tokens_a), len(tokens_b))",
+         "compare tokens with `!=`"),
         (f"{WALK.replace('return i', 'return tokens_a.index(a)')}return min(len(tokens_a), len(tokens_b))",
          "walk both lists"),
         ("return sum(a == b for a, b in zip(tokens_a, tokens_b))", "equal tokens after the edit do not help"),
@@ -186,10 +193,12 @@ def test_right_positions_are_accepted(body):
         (f"{WALK}return str(min(len(tokens_a), len(tokens_b)))", "is text"),
         (f"{WALK}return [min(len(tokens_a), len(tokens_b))]", "must be one whole number"),
         (f"{WALK.replace('return i', 'return i + 0.25')}return 0", "has a fraction"),
-        ("n = 0\n    while tokens_a and tokens_b and tokens_a.pop(0) == tokens_b.pop(0): n += 1\n    return n",
+        ("n = 0\n    while tokens_a and tokens_b and tokens_a.pop(0) == tokens_b.pop(0): n += 1\n    "
+        "return n",
          "the call changes `tokens_a`"),
         ("n = 0\n    while tokens_a[n] == tokens_b[n]: n += 1\n    return n",
-         "IndexError (list index out of range) in your cell, line 7: `while tokens_a[n] == tokens_b[n]: n += 1`; "
+         "IndexError (list index out of range) in your cell, line 7: `while tokens_a[n] == tokens_b[n]: n "
+         "+= 1`; "
          "this was with tokens_a=[5, 6], tokens_b=[5, 6, 7, 8]"),
     ],
 )  # fmt: skip

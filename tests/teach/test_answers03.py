@@ -50,7 +50,8 @@ APPEND = (
 SLOTS = (
     "t = k_new.shape[2]\n"
     "        if self.kv is None or self.count + t > self.kv[0].shape[2]:\n"
-    "            grown = [torch.zeros(*x.shape[:2], 2 * (self.count + t), x.shape[3], dtype=x.dtype) for x in (k_new, v_new)]\n"
+    "            grown = [torch.zeros(*x.shape[:2], 2 * (self.count + t), x.shape[3], dtype=x.dtype) for x "
+    "in (k_new, v_new)]\n"
     "            for old, buffer in zip(self.kv or (), grown):\n"
     "                buffer[:, :, : self.count] = old[:, :, : self.count]\n"
     "            self.kv = grown\n"
@@ -93,7 +94,8 @@ CAT = "torch.cat([self.{0}, {0}_new.detach()], dim=2)"
         (lambda: cache(APPEND.replace(".detach()", "").format("[x.detach() for x in self.kv]")),
          "but those kept inside do"),
         (lambda: cache(APPEND.replace(".detach()", "").format("self.kv")), "the rows carry a gradient"),
-        (lambda: cache(APPEND.format("tuple(x[:, :, -64:] for x in self.kv)")), "only the newest 64 come back"),
+        (lambda: cache(APPEND.format("tuple(x[:, :, -64:] for x in self.kv)")),
+         "only the newest 64 come back"),
         (lambda: cache(APPEND.format("tuple(x[:, :, -4096:] for x in self.kv)")), "only the newest 4096"),
         (lambda: cache(APPEND.format("tuple(x.float() for x in self.kv)")), "comes back in torch.float32"),
         (lambda: cache(APPEND.format("tuple(x.double() for x in self.kv)")), "comes back in torch.float64"),
@@ -136,7 +138,8 @@ ONES = "torch.ones(num_new, num_keys, dtype=torch.bool)"
         f"return {ONES}.tril(num_keys - num_new)",
         "return torch.arange(num_keys) <= torch.arange(num_keys - num_new, num_keys)[:, None]",
         "return torch.from_numpy(np.tri(num_new, num_keys, num_keys - num_new, dtype=bool))",
-        "s = num_keys - num_new; return torch.tensor([[j <= s + i for j in range(num_keys)] for i in range(num_new)])",
+        "s = num_keys - num_new; return torch.tensor([[j <= s + i for j in range(num_keys)] for i in "
+        "range(num_new)])",
         "return torch.ones(num_keys, num_keys).tril()[-num_new:].bool()",
         f"return ~{ONES}.triu(num_keys - num_new + 1)",
         "return torch.zeros(num_new, num_keys).bool().logical_not().tril(num_keys - num_new)",
@@ -156,7 +159,8 @@ def test_right_masks_are_accepted(body):
         (f"return {ONES}.tril(num_keys - num_new + 1)", "one key of its future"),
         (f"return ~{ONES}.tril(num_keys - num_new)", "that is the opposite"),
         (f"return {ONES}.triu(num_keys - num_new)", "ahead and not back"),
-        (f"return {ONES}.tril(num_keys - num_new).triu(num_keys - num_new)", "keys of earlier chunks are hidden"),
+        (f"return {ONES}.tril(num_keys - num_new).triu(num_keys - num_new)",
+         "keys of earlier chunks are hidden"),
         (f"return {ONES}.tril(num_keys - num_new).T", "not the other way round"),
         (f"return {ONES}.tril(num_keys - num_new).int()", "the dtype is torch.int32"),
         (f"return {ONES}.tril(num_keys - num_new).numpy()", "return a tensor of bools"),
@@ -206,12 +210,14 @@ def test_right_numbers_are_accepted(body):
          "until the window is full"),
         (f"return {LOGICAL}, {STORED}, [{LOGICAL}] * len(prompt_lengths)", "that counts the padding"),
         (f"return {LOGICAL}, {STORED}, [p + n for p in prompt_lengths]", "one too far"),
-        (f"return {LOGICAL}, {STORED}, [min({STORED}, p + n - 1) for p in prompt_lengths]", "do not renumber"),
+        (f"return {LOGICAL}, {STORED}, [min({STORED}, p + n - 1) for p in prompt_lengths]",
+         "do not renumber"),
         (f"return {LOGICAL}, {STORED}, [str(p + n - 1) for p in prompt_lengths]", "is text"),
         (f"return {LOGICAL}, {STORED}, [p + n - 0.5 for p in prompt_lengths]", "has a fraction"),
         (f"return [{LOGICAL}], {STORED}, {POSITIONS}", "must be one whole number"),
         (f"return {LOGICAL}, {STORED}, {{p: p + n - 1 for p in prompt_lengths}}", "is a list"),
-        (f"r = {POSITIONS}; prompt_lengths.sort(); return {LOGICAL}, {STORED}, r", "changes `prompt_lengths`"),
+        (f"r = {POSITIONS}; prompt_lengths.sort(); return {LOGICAL}, {STORED}, r",
+         "changes `prompt_lengths`"),
         (f"return {LOGICAL}, min({LOGICAL}, window), {POSITIONS}",
          "this was with prompt_lengths=[9, 5, 2], n=4, window=None"),
     ],

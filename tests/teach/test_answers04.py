@@ -32,7 +32,8 @@ FULL = "f = num_layers // full_every; w = num_layers - f"
         ("04-cache-bytes", f"return {N} * bits / 8"),
         ("04-cache-bytes", f"return np.int64({N}) * bits // 8"),
         ("04-cache-bytes", f"return torch.tensor({N}) * bits // 8"),
-        ("04-cache-bytes", "return np.array([2, num_layers, num_kv_heads, head_dim, seq_len, batch_size, bits],"
+        ("04-cache-bytes",
+         "return np.array([2, num_layers, num_kv_heads, head_dim, seq_len, batch_size, bits],"
          " dtype=object).prod() // 8"),
         ("04-cache-bytes", "total = 0\n    for _ in range(num_layers):\n        for _ in 'KV':\n            "
          "total += num_kv_heads * head_dim * seq_len * batch_size\n    return total * bits // 8"),
@@ -46,14 +47,17 @@ FULL = "f = num_layers // full_every; w = num_layers - f"
         ("04-requests-that-fit", f"return torch.tensor({ROOM} // {ONE}).clamp(min=0)"),
         ("04-requests-that-fit", f"room, n = {ROOM}, 0\n    while room >= {ONE}: room -= {ONE}; n += 1\n"
          "    return n"),
-        ("04-windowed-layers", f"{FULL}; return (f * seq_len + w * min(seq_len, window)) * layer_token_bytes"),
-        ("04-windowed-layers", "return sum((seq_len if (i + 1) % full_every == 0 else min(seq_len, window)) * "
+        ("04-windowed-layers",
+         f"{FULL}; return (f * seq_len + w * min(seq_len, window)) * layer_token_bytes"),
+        ("04-windowed-layers",
+         "return sum((seq_len if (i + 1) % full_every == 0 else min(seq_len, window)) * "
          "layer_token_bytes for i in range(num_layers))"),
         ("04-windowed-layers", "full = np.arange(1, num_layers + 1) % full_every == 0\n    "
          "return np.where(full, seq_len, np.minimum(seq_len, window)).sum() * layer_token_bytes"),
         ("04-windowed-layers", "i = torch.arange(1, num_layers + 1)\n    t = torch.full_like(i, min(seq_len, "
          "window)); t[i % full_every == 0] = seq_len; return t.sum() * layer_token_bytes"),
-        ("04-windowed-layers", f"{FULL}; return float(f * seq_len + w * min(seq_len, window)) * layer_token_bytes"),
+        ("04-windowed-layers",
+         f"{FULL}; return float(f * seq_len + w * min(seq_len, window)) * layer_token_bytes"),
     ],
 )  # fmt: skip
 def test_right_answers_are_accepted(key, body):
@@ -70,7 +74,8 @@ def test_right_answers_are_accepted(key, body):
         (f"return {N} * bits", "8 of them make a byte"),
         (f"return {N}", "each takes bits / 8 bytes"),
         (f"return {N} * (bits // 8)", "divide last"),
-        ("return 2 * num_layers * hidden_size * seq_len * batch_size * bits // 8", "you used the hidden size"),
+        ("return 2 * num_layers * hidden_size * seq_len * batch_size * bits // 8",
+         "you used the hidden size"),
         (f"return {N} // head_dim * hidden_size * bits // 8", "where head_dim"),
         (f"return {N} // num_kv_heads * hidden_size * bits // 8", "where the KV heads belong"),
         (f"return {N} // num_kv_heads * num_heads * bits // 8", "you counted query heads"),
@@ -94,7 +99,8 @@ def test_wrong_bytes_are_named(body, words):
     [
         (f"return memory_bytes * percent // 100 // {ONE}", "the weights take room too"),
         (f"return (memory_bytes - num_params * bytes_per_param) // {ONE}", "only `percent` percent"),
-        (f"return (memory_bytes - num_params * bytes_per_param) * percent // 100 // {ONE}", "of the whole memory"),
+        (f"return (memory_bytes - num_params * bytes_per_param) * percent // 100 // {ONE}",
+         "of the whole memory"),
         (f"return (memory_bytes * percent - num_params * bytes_per_param) // {ONE}", "divide by 100"),
         (f"return (memory_bytes * percent // 100 - num_params) // {ONE}", "takes `bytes_per_param` bytes"),
         (f"return {ROOM} // bytes_per_token", "that many tokens fit"),
@@ -149,14 +155,16 @@ HELD = "return (f * seq_len + w * min(seq_len, window)) * layer_token_bytes"
         (f"{FULL}; return (f * seq_len + w * max(seq_len, window)) * layer_token_bytes", "min, not max"),
         (f"{FULL}; return (f * seq_len + w * min(seq_len, window - 1)) * layer_token_bytes", "not one fewer"),
         (f"{FULL}; return (f * seq_len + w * min(seq_len, window + 1)) * layer_token_bytes", "not one more"),
-        (f"{FULL}; return 2 * (f * seq_len + w * min(seq_len, window)) * layer_token_bytes", "K and V already"),
+        (f"{FULL}; return 2 * (f * seq_len + w * min(seq_len, window)) * layer_token_bytes",
+         "K and V already"),
         (f"{FULL}; return f * seq_len * layer_token_bytes", "keep something too"),
         (f"{FULL}; return f * seq_len + w * min(seq_len, window)", "those are tokens"),
         (f"{FULL}; return str(f)", "is text"),
         (f"{FULL}; return np.array([f])", "an array of the shape (1,)"),
         (f"{FULL}; return np.float16((f * seq_len + w * min(seq_len, window)) * (layer_token_bytes / 8))",
          "those are tokens"),
-        (f"{FULL}; return w // (seq_len - 100)", "num_layers=11, full_every=4, window=10, layer_token_bytes=8"),
+        (f"{FULL}; return w // (seq_len - 100)",
+         "num_layers=11, full_every=4, window=10, layer_token_bytes=8"),
     ],
 )  # fmt: skip
 def test_wrong_windows_are_named(body, words):

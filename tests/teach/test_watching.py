@@ -41,7 +41,8 @@ def verdict(body, task=TASK):
     return task.check(define("ordered", BODY.format(body)))
 
 
-@pytest.mark.parametrize("body", ["return np.sort(x)", "return sorted(x)", "return torch.tensor(x).sort()[0]"])
+@pytest.mark.parametrize("body", ["return np.sort(x)", "return sorted(x)",
+ "return torch.tensor(x).sort()[0]"])
 def test_an_answer_that_leaves_everything_alone_is_right(body):
     made = verdict(f"import torch; {body}")
     assert made.status == CORRECT, made

@@ -43,7 +43,8 @@ class CountsByHand:
         return tuple(self.kv)
 
 
-@pytest.mark.parametrize("candidate", [KVCache, lambda: StaticKVCache(max_seq_len=8192), Blocks, CountsByHand])
+@pytest.mark.parametrize("candidate", [KVCache, lambda: StaticKVCache(max_seq_len=8192), Blocks,
+ CountsByHand])
 def test_right_caches_of_any_make_pass(candidate):
     verdict = TASK.check(candidate)
     assert verdict.status == CORRECT, verdict

@@ -246,8 +246,8 @@ def _step_mistake(output, q, k, v, K, V, hidden: int) -> str:
     factor = (output / attention_row(q, all_k, all_v)).ravel()
     if 0.5 < factor[0] < 1.5 and np.allclose(factor, factor[0], rtol=1e-9):
         return (
-            f"the output is {factor[0]:.7g} times the right one, so the weights do not sum to 1: is something "
-            "added to their sum?"
+            f"the output is {factor[0]:.7g} times the right one, so the weights do not sum to 1: is "
+            "something added to their sum?"
         )
     if abs(largest) > 700:
         return (

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kvlib.teach.exercises.watching import Watched, show
+from kvlib.teach.exercises.watching import Watched
+from kvlib.teach.exercises.watching import show as show
 
 CORRECT, NOT_YET, NOT_ATTEMPTED = "correct", "not yet", "not attempted"
 LEVELS = {1: "easy", 2: "medium", 3: "hard"}

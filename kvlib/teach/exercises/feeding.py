@@ -95,7 +95,10 @@ def _feeding_mistake(fed, prompt, held: int, wanted) -> str | None:
             return "the first call feeds what the cache holds; what it has not seen comes after that"
         if not held:
             return "with an empty cache the first call must feed the whole prompt, once: it is the prefill"
-        return "the first call must feed the tokens of the prompt that the cache does not hold, from `held` on"
+        return (
+            "the first call must feed the tokens of the prompt that the cache does not hold, from "
+            "`held` on"
+        )
     for number, tokens in enumerate(later):
         newest, so_far = wanted[number : number + 1], prompt + wanted[: number + 1]
         if number + 1 == len(wanted):

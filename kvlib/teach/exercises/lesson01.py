@@ -138,7 +138,7 @@ as one):
 
 
 # Made one by one, so that equal tokens are not one object.
-_LARGE = [[int(token) for token in "70001 70002 70003".split()] for _ in range(2)]
+_LARGE = [[int(token) for token in ["70001", "70002", "70003"]] for _ in range(2)]
 EDIT_CASES = (
     ([5, 6, 7, 8, 4, 3], [5, 6, 9, 8, 4, 3], "an edit in the middle"),
     ([5, 6, 7, 8], [9, 6, 7, 8], "an edit at the start"),
@@ -204,7 +204,10 @@ def _check_edit(candidate) -> Verdict:
                 f"rows exist for the shorter prompt only; nothing is shared past its end; {case}"
             )
         if not differing and a == b and a in _LARGE:
-            return not_yet(f"compare tokens with `!=`, not with `is not`: equal numbers may be two objects; {case}")
+            return not_yet(
+                f"compare tokens with `!=`, not with `is not`: equal numbers may be two "
+                f"objects; {case}"
+            )
         if not differing and given in (0, -1):
             return not_yet(f"nothing differs in the part they share: all of it can be kept; {case}")
         return not_yet(

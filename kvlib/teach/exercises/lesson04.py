@@ -235,7 +235,10 @@ def _fit_mistake(given, wanted: int, memory, percent, params, size, token, conte
         if down == slip != wanted:
             return words
     if room < 0:
-        return "the weights alone do not fit there: the answer is 0. Cut at 0, without abs() or a smallest answer of 1"
+        return (
+            "the weights alone do not fit there: the answer is 0. Cut at 0, without abs() or a smallest "
+            "answer of 1"
+        )
     if whole(given) is None and down == wanted:
         return "requests are whole, and a part of one is of no use: round down"
     if down == wanted + 1:
@@ -345,9 +348,11 @@ def _window_slips(layers, every, window, size, tokens) -> list[tuple[int, str]]:
         (layers * short, f"some layers have no window: one in every {every} keeps all tokens"),
         (full * short + rest * tokens, "the two kinds are swapped: most layers have the window"),
         (full * tokens + rest * window, "a window that is not full yet holds only the tokens there are"),
-        (full * tokens + rest * min(tokens, window - 1), "a full window holds `window` tokens, not one fewer"),
+        (full * tokens + rest * min(tokens, window - 1),
+         "a full window holds `window` tokens, not one fewer"),
         (full * tokens + rest * min(tokens, window + 1), "a full window holds `window` tokens, not one more"),
-        (every * tokens + (layers - every) * short, "`full_every` says how far apart the full layers are, not "
+        (every * tokens + (layers - every) * short,
+         "`full_every` says how far apart the full layers are, not "
          "how many there are"),
         (full * tokens, "windowed layers keep something too: their last tokens"),
         (rest * short, "the layers without a window are missing"),

@@ -115,7 +115,7 @@ same numbers without one. `torch` is imported already.""",
         "keeps the newest 64 rows": _source(
             init=("self.k = self.v = None", "self.count = 0"),
             before=("self.count += k_new.shape[2]",),
-            then=tuple(f"self.{x} = torch.cat([self.{x}, {x}_new.detach()], dim=2)[:, :, -64:]" for x in "kv"),
+            then=tuple(f"{line}[:, :, -64:]" for line in _cat()),
             length="self.count",
         ),
         "converts to 32 bits": _source(returns="self.k.float(), self.v.float()"),
