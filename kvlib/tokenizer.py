@@ -214,12 +214,39 @@ def from_folder(folder: Path) -> Tokenizer:
     if template is None:
         template = _template(folder / "tokenizer_config.json", extra.get("chat_template"))
     extra |= read_object(folder / "special_tokens_map.json")
-    special = {name: extra[name] for name in _NAMED if name in extra}
-    for name, token in special.items():
-        special[name] = token = token.get("content") if isinstance(token, dict) else token
-        if not isinstance(token, str):
-            raise ValueError(f"{folder} gives a {name} in tokenizer_config.json or beside it that is no text")
+    try:
+        special = {name: _content(extra[name]) for name in _NAMED if name in extra}
+        _add_named(backend, extra, special)
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{folder / 'tokenizer_config.json'} names tokens wrongly ({error!r})") from error
     return Tokenizer(backend, eos_ids=eos_ids, chat_template=template, special=special)
+
+
+def _content(token: str | dict) -> str:
+    """Return a token's text, which may be written with its settings."""
+    text = token["content"] if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r:.60} is no text")
+    return text
+
+
+def _add_named(backend, settings: dict, special: dict[str, str]) -> None:
+    """Make one id of every token that stands beside tokenizer.json only, as transformers does."""
+    from tokenizers import AddedToken
+
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    listed = settings.get("added_tokens_decoder", {})
+    for number in sorted(listed, key=int):
+        text, flags = _content(listed[number]), dict(listed[number])
+        if text not in known:
+            flags = {key: flags[key] for key in flags.keys() - {"__type", "content"}}
+            backend.add_tokens([AddedToken(text, **flags)])
+        if backend.token_to_id(text) != int(number):
+            raise ValueError(f"{text!r:.60} is not number {int(number)} in tokenizer.json")
+    extra = settings.get("extra_special_tokens", settings.get("additional_special_tokens", []))
+    texts = [*special.values(), *map(_content, extra.values() if isinstance(extra, dict) else extra)]
+    known |= {_content(token) for token in listed.values()}
+    backend.add_special_tokens([text for text in texts if text not in known])
 
 
 def _template(path: Path, template) -> str | dict[str, str] | None:

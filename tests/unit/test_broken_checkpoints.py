@@ -22,6 +22,8 @@ BESIDE = {
     "generation_config.json": {"eos_token_id": [2, 5], "temperature": 0.6},
     "tokenizer_config.json": {
         "bos_token": "t1", "eos_token": {"content": "t2", "lstrip": False}, "add_bos_token": True,
+        "additional_special_tokens": ["<x>"],
+        "added_tokens_decoder": {"60": {"content": "<y>", "special": True, "lstrip": False}},
         "chat_template": [{"name": "default", "template": "{{ bos_token }} {{ messages[0].content }}"}],
     },
     "special_tokens_map.json": {"pad_token": {"content": "t0"}},

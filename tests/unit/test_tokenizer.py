@@ -191,6 +191,40 @@ def test_special_tokens_reach_the_template_written_either_way(folder, eos):
     assert tokenizer.chat("hi") == tokenizer.encode("<user>hi</s><assistant>")
 
 
+def added(text: str, **flags) -> dict:
+    return {"__type": "AddedToken", "content": text, "normalized": False} | flags
+
+
+@pytest.mark.parametrize("settings", [
+    {"eos_token": "<END>"}, {"eos_token": "a"}, {"bos_token": "</s>"},
+    {"pad_token": added("<pad>", special=True), "unk_token": "<unk>", "mask_token": "<END>"},
+    {"additional_special_tokens": ["<END>", "<x>"]}, {"extra_special_tokens": {"image": "<x>"}},
+    {"added_tokens_decoder": {"256": added("</s>"), "257": added("<x>", special=True, lstrip=True)}},
+    {"added_tokens_decoder": {"258": added("<pad>"), "257": added("<x>")}, "eos_token": "<END>"},
+])  # fmt: skip
+def test_tokens_named_beside_the_tokenizer_are_one_id_as_in_transformers(folder, settings):
+    transformers = pytest.importorskip("transformers")
+    write(folder, "config.json", model_type="llama")
+    write(folder, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", **settings)
+    text = "ab <END> <x></s><pad> <unk>a"
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), from_folder(folder)
+    ids = ours.encode(text)
+    assert ids == theirs.encode(text, add_special_tokens=False)
+    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("settings", [
+    {"added_tokens_decoder": {"300": added("<x>")}}, {"added_tokens_decoder": {"5": added("</s>")}},
+    {"added_tokens_decoder": {"x": added("<x>")}}, {"added_tokens_decoder": [3]}, {"eos_token": 3},
+    {"added_tokens_decoder": {"257": "<x>"}}, {"additional_special_tokens": [3]}, {"eos_token": {"a": 1}},
+    {"added_tokens_decoder": {"257": added("<x>", special="yes")}}, {"extra_special_tokens": 5},
+])  # fmt: skip
+def test_tokens_named_wrongly_are_refused(folder, settings):
+    write(folder, "tokenizer_config.json", **settings)
+    with pytest.raises(ValueError, match="tokenizer_config.json names tokens wrongly"):
+        from_folder(folder)
+
+
 def test_a_template_may_stand_in_a_file_of_its_own(folder):
     (folder / "chat_template.jinja").write_text(TEMPLATE.replace("{{ eos_token }}", "é"))
     tokenizer = from_folder(folder)
