@@ -265,6 +265,8 @@ WRONG["06-decode-floor"] = told(
     (f"round(max({_READ}, {_COMPUTE}), 4)", "do not round"),
     (f"contexts.sort()\nreturn max({_READ}, {_COMPUTE})", "changes `contexts`"),
     (f"1 / max({_READ}, {_COMPUTE})", "steps per second"),
+    (f"max({_READ}, 1000 * {_COMPUTE})", "10^9 is a GFLOP"),
+    ("0", "less than the step needs"),
     (f"({_READ}, {_COMPUTE})", "one number"),
     ("max((weight_bytes + max(contexts) * len(contexts) * bytes_per_token) / (gb_per_s * 1e9), "
      f"{_COMPUTE})", "padding"),
@@ -310,6 +312,8 @@ WRONG["06-compute-bound-batch"] = told(
     (f"str(math.ceil({_EXACT}))", "text"),
     (f"[math.ceil({_EXACT})]", "one whole number"),
     (f"5 * math.ceil({_EXACT} / 5)", "round up to the next whole"),
+    (f"math.ceil(round({_EXACT}, 2))", "round up"),
+    (f"math.ceil({_EXACT} - 0.01)", "round up"),
 )
 
 _COST = "cat_cost(p, n, row)"

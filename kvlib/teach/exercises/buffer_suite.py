@@ -3,7 +3,8 @@
 from contextlib import contextmanager
 
 from kvlib.teach.exercises.cache_suite import judge_cache
-from kvlib.teach.exercises.contract import NOT_ATTEMPTED, Verdict, correct, not_yet, show, trying
+from kvlib.teach.exercises.contract import NOT_ATTEMPTED, Verdict, correct, not_yet, trying
+from kvlib.teach.exercises.watching import show
 
 ROOM = 8  # tokens of the buffer
 SHAPE = 2, 3, 4  # sequences, KV heads, numbers of a head

@@ -1,8 +1,9 @@
 """The exercises of lesson 05: who reads a KV head, what copies move, one's own attention."""
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
 from kvlib.teach.exercises.own_attention import ATTENTION
 from kvlib.teach.exercises.reading import counts, positions, short
+from kvlib.teach.exercises.watching import show
 
 HEAD_CASES = ((12, 2), (9, 3), (32, 8), (6, 6), (7, 1))  # query heads, KV heads
 

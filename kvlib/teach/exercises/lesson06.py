@@ -2,9 +2,9 @@
 
 import math
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
 from kvlib.teach.exercises.token_times import TOKEN_TIMES
-from kvlib.teach.exercises.watching import number, whole, why_not_whole
+from kvlib.teach.exercises.watching import number, show, whole, why_not_whole
 
 GB, TERA = 10**9, 10**12
 # weight bytes, bytes per token, contexts, FLOP, GB/s, TFLOP/s, what the case is about
@@ -73,6 +73,7 @@ def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str
         (least and 1 / least, "that is steps per second; the seconds of one step are asked for"),
         (2 * compute, "`flops` counts multiplications and additions already: do not double it"),
         (compute / 2, "`flops` counts multiplications and additions: do not halve it"),
+        (1e3 * compute, "1 TFLOP/s is 10^12 operations a second; 10^9 is a GFLOP"),
         (count * compute if count > 1 else 0, "`flops` counts the whole batch already: do not multiply "
          "by the sequences"),
         (compute / count if count > 1 else 0, "`flops` is for the whole batch, and the step waits for all "
@@ -96,9 +97,9 @@ def _floor_mistake(given, weights, per_token, contexts, flops, gb, tflop) -> str
             "one GB/s is 10^9 bytes a second, and one TFLOP/s is 10^12: convert both rates",
         ),
     ):  # fmt: skip
-        if _near(given, wrong):
+        if wrong and _near(given, wrong):
             return meaning
-    if any(given == round(least, digits) for digits in range(1, 7)):
+    if given and any(given == round(least, digits) for digits in range(1, 7)):
         return "that is right up to rounding: do not round"
     if given > least:
         return "that is more than the step needs"
@@ -197,6 +198,7 @@ BATCH_CASES = (
     (1307, 5300, 2, "an MI300X in 16 bits"),
     (300, 4000, 2, "rates that divide without a rest"),  # in every order of evaluation
     (19.5, 2039, 4, "an A100 in 32 bits, without tensor cores"),
+    (300.01, 4000, 2, "a slightly faster device"),  # 75.0025, to be rounded up as well
     (0.29, 15, 4, "a CPU in 32 bits"),
     (1979, 3350, 1, "an H100 in 8 bits"),
 )

@@ -1,8 +1,9 @@
 """The exercises of lesson 07: what growing copies, a cache that does not grow, the mask of a buffer."""
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
 from kvlib.teach.exercises.own_buffer import BUFFER
 from kvlib.teach.exercises.reading import counts, short
+from kvlib.teach.exercises.watching import show
 
 GROW_CASES = ((100, 20, 46080), (1, 3, 10), (7, 1, 6), (5, 40, 512), (9, 0, 4))
 

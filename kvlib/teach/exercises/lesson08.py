@@ -2,8 +2,9 @@
 
 import math
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
 from kvlib.teach.exercises.reading import SIXTEEN, error_allowed, near, tensor, unlike
+from kvlib.teach.exercises.watching import show
 
 # Scores of each tile as (rows, keys of a tile). Rows, keys and numbers of a value differ in number, one
 # key and one row occur, and each case finds what those before let pass.

@@ -3,10 +3,10 @@
 import math
 from numbers import Rational
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
 from kvlib.teach.exercises.quantising import QUANTISE
 from kvlib.teach.exercises.reading import counts, positions, short
-from kvlib.teach.exercises.watching import number
+from kvlib.teach.exercises.watching import number, show
 
 KEEP_CASES = (
     (10, 4, 0),

@@ -1,6 +1,7 @@
 """The exercise of one's own grouped attention: judged by the numbers, then by what it copies."""
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
+from kvlib.teach.exercises.watching import show
 
 # B, H, KV, T, D, and the size of the queries. Sizes that differ, so that a wrong axis says which; then both
 # ends; then scores near 1,000, where exp overflows.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
 from kvlib.teach.exercises.reading import SIXTEEN, error_allowed, tensor
+from kvlib.teach.exercises.watching import show
 
 ROWS = (
     (0.0, 1.0, 2.0, 3.0),

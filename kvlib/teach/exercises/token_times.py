@@ -2,8 +2,8 @@
 
 import math
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
-from kvlib.teach.exercises.watching import number
+from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
+from kvlib.teach.exercises.watching import number, show
 
 # In the second case no two mistakes agree. Over the cases the slowest gap is in the first, a middle and the
 # last request, and is its first, a middle and its last gap.
@@ -154,7 +154,7 @@ def _mistake(name: str, given: float, truth: float, requests) -> str:
     for wrong, meaning in mistakes[name]:
         if _near(given, wrong):
             return meaning
-    if any(given == round(truth, digits) for digits in range(1, 5)):
+    if given and any(given == round(truth, digits) for digits in range(1, 5)):
         return "that is right up to rounding: do not round"
     return {
         "ttft": "TTFT is a request's first arrival, and the mean over all requests is asked for",
