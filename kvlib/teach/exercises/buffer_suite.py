@@ -51,7 +51,7 @@ def _check_rows(candidate) -> Verdict | None:
         new = _rows(torch, num_new, held)
         wanted = new if wanted is None else [torch.cat(pair, 2) for pair in zip(wanted, new)]
         passed = [x.clone() for x in new]
-        with trying(f"an update of {num_new} rows, {held} held, max_seq_len={ROOM}"):
+        with trying(f"an update of {num_new} row{'s' * (num_new != 1)}, {held} held, max_seq_len={ROOM}"):
             given = cache.update(*passed)
         if given is ...:
             return Verdict(NOT_ATTEMPTED)
@@ -95,8 +95,8 @@ def _rows_mistake(torch, given, wanted, new, after: str) -> str | None:
     held = total - num_new
     if len(shape) == 4 and shape[2] == ROOM and total != ROOM:
         return (
-            f"{after}, update returns all {ROOM} slots: return the {total} used ones. What was never "
-            "written is whatever the memory held before"
+            f"{after}, update returns all {ROOM} slots: return the {total} used ones. Unwritten slots hold "
+            "whatever was in that memory before"
         )
     if _equal(torch, given[0], wanted[0][:, :, :held]):
         what = f"the {held} old rows" if held else "no rows"

@@ -92,7 +92,7 @@ first S tokens, the sinks, stay forever.
 The next token comes at position n. Return the list of the positions, counting up, whose rows it will still
 read. Every other row may go.""",
     hints=(
-        "The next token stands at position n. Which positions are fewer than W away from it?",
+        "The next token is at position n. Which positions are fewer than W away from it?",
         "j is in the window where n - j < W. Position n itself is not in the cache yet.",
         "`[j for j in range(n) if ...]`: j is a sink, or j is in the window.",
     ),
