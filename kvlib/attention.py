@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kvlib.caches.rollback import unchanged_on_failure
+
 SPLIT_KEYS = 1024  # a part of the keys that a core reads alone is at least this long
 
 
@@ -137,7 +139,7 @@ def attention_with_kv_cache(
     cache, which now holds t tokens more. `cache` is anything with `update`. `valid`, bool (B, all
     tokens so far, the new ones included), is False at padding. `attend(q, k, v, mask)` does the
     attending, by default `grouped_attention`. Raises ValueError, before the cache changes, where
-    the queries or `valid` do not fit the new keys.
+    the queries or `valid` do not fit the new keys. Where attending fails, the cache is as it was.
     """
     _group_size(q, k_new, v_new)
     if q.shape[2] != k_new.shape[2]:
@@ -146,13 +148,14 @@ def attention_with_kv_cache(
         _check_valid(valid, q, getattr(cache, "seq_len", None))
         if not getattr(cache, "takes_padding", True):
             raise ValueError("this cache keeps the first rows as sinks; none of them may be padding")
-    k, v = cache.update(k_new, v_new)  # first append, then attend: a token sees itself
-    num_new, num_keys = q.shape[2], k.shape[2]
-    visible = getattr(cache, "visible", None)
-    mask = visible(num_new, num_keys, q.device) if visible else None
-    if valid is not None:
-        mask = padded_mask(mask, valid[:, valid.shape[1] - num_keys :], num_new)
-    return (attend or grouped_attention)(q, k, v, mask), cache
+    with unchanged_on_failure([cache]):
+        k, v = cache.update(k_new, v_new)  # first append, then attend: a token sees itself
+        num_new, num_keys = q.shape[2], k.shape[2]
+        visible = getattr(cache, "visible", None)
+        mask = visible(num_new, num_keys, q.device) if visible else None
+        if valid is not None:
+            mask = padded_mask(mask, valid[:, valid.shape[1] - num_keys :], num_new)
+        return (attend or grouped_attention)(q, k, v, mask), cache
 
 
 def padded_mask(mask: Tensor | None, valid: Tensor, num_new: int) -> Tensor:

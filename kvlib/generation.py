@@ -6,7 +6,6 @@ p + n - 1 rows: the last token has been chosen but not processed.
 
 from __future__ import annotations
 
-import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -230,28 +229,13 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator | None
     return torch.multinomial(scaled.softmax(dim=-1), 1, generator=generator).to(logits.device)
 
 
-def caches_from(model: Model, factory: Callable[[], object]) -> list:
-    """Return `factory()` for each layer, or raise ValueError where it cannot be called without arguments."""
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # written in C: nothing is known of it
-        parameters = ()
-    rest = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    needed = [p for p in parameters if p.default is p.empty and p.kind not in rest]
-    if needed:
-        name = getattr(factory, "__name__", "cache")
-        given = ", ".join(f"{p.name}=..." if p.kind is p.KEYWORD_ONLY else p.name for p in needed)
-        raise ValueError(f"{name} cannot be made without {given}; give a factory: lambda: {name}({given})")
-    return model.make_caches(factory)
-
-
 def _make_caches(model: Model, cache, length: int) -> list | None:
     if cache is None:
         return None
     if cache is StaticKVCache:
         return model.make_caches(lambda: StaticKVCache(max_seq_len=length))
     if callable(cache):
-        return caches_from(model, cache)
+        return model.make_caches(cache)
     if isinstance(cache, (str, bytes)) or not isinstance(cache, Sequence):
         raise ValueError(
             f"cache is a class such as KVCache, or a list of caches, one for each layer, not "

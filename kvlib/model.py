@@ -8,6 +8,7 @@ D head dimension, C hidden size, M intermediate size, V vocabulary.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -202,7 +203,11 @@ class Model(nn.Module):
         return self.embedding.dtype
 
     def make_caches(self, factory: Callable[[], object]) -> list:
-        """Return one new cache for every layer: a key of layer 1 is not a key of layer 12."""
+        """Return one new cache for every layer: a key of layer 1 is not a key of layer 12.
+
+        Raises ValueError for a factory that cannot be called without arguments.
+        """
+        _check_factory(factory)
         return [factory() for _ in self.layers]
 
     @contextmanager
@@ -338,14 +343,16 @@ class Model(nn.Module):
         """Return cos and sin for positions 0 .. at least `length` - 1, each (T, D)."""
         if not self._fits(self._turns, length):
             size = min(self.config.max_seq_len, max(256, 1 << (length - 1).bit_length()))
-            self._turns = rotary_tables(self.config, size, self.device, self.dtype)
+            with torch.inference_mode(False):  # they serve callers of every mode
+                self._turns = rotary_tables(self.config, size, self.device, self.dtype)
         return self._turns
 
     def _places_to(self, length: int) -> tuple[Tensor, Tensor]:
         """Return cos and sin for places 0 .. at least `length` - 1 in a cache of unrotated keys."""
         if not self._fits(self._places, length):
             size = max(256, 1 << (length - 1).bit_length())  # a chunk's end may stand past max_seq_len
-            self._places = rotary_tables(self.config, size, self.device, self.dtype, exact=True)
+            with torch.inference_mode(False):  # they serve callers of every mode
+                self._places = rotary_tables(self.config, size, self.device, self.dtype, exact=True)
         return self._places
 
     def _fits(self, table: tuple[Tensor, Tensor] | None, length: int) -> bool:
@@ -353,3 +360,19 @@ class Model(nn.Module):
         return table is not None and len(table[0]) >= length and (
             table[0].device == self.device and table[0].dtype == self.dtype
         )  # fmt: skip
+
+
+def _check_factory(factory) -> None:
+    """Raise ValueError where a class or function of caches is none, or needs to be given something."""
+    if not callable(factory):
+        raise ValueError(f"caches are made by a class such as KVCache, or by a function, not by {factory!r}")
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # written in C: nothing is known of it
+        return
+    rest = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in rest]
+    if needed:
+        name = getattr(factory, "__name__", "cache")
+        given = ", ".join(f"{p.name}=..." if p.kind is p.KEYWORD_ONLY else p.name for p in needed)
+        raise ValueError(f"{name} cannot be made without {given}; give a factory: lambda: {name}({given})")

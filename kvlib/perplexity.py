@@ -18,7 +18,6 @@ from torch import Tensor
 from kvlib.caches import StaticKVCache
 from kvlib.caches.contract import positions_needed
 from kvlib.checks import check_whole
-from kvlib.generation import caches_from
 from kvlib.model import Model
 
 
@@ -139,7 +138,7 @@ def _checked_caches(model: Model, cache, length: int) -> list | None:
     if cache is StaticKVCache:
         caches = model.make_caches(lambda: StaticKVCache(max_seq_len=length))
     elif cache is None or callable(cache):
-        caches = None if cache is None else caches_from(model, cache)
+        caches = None if cache is None else model.make_caches(cache)
     else:
         raise ValueError(f"cache is a class such as KVCache, a factory, or None, not {cache!r}")
     for one in caches or ():

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from kvlib.caches.contract import Cache, Rows, own
+from kvlib.caches.contract import Cache, Rows, own, stored
 
 
 class KVCache(Cache):
@@ -23,7 +23,7 @@ class KVCache(Cache):
         super().__init__()
         self._kv: tuple[Tensor, Tensor] | None = None  # each (B, KV, T, D)
 
-    @torch.no_grad()
+    @stored
     def update(self, k_new: Tensor, v_new: Tensor) -> tuple[Tensor, Tensor]:
         """Append `k_new`, `v_new` (B, KV, t, D); return all rows so far, (B, KV, T, D)."""
         k_new, v_new = self._checked(k_new, v_new)
@@ -39,6 +39,7 @@ class KVCache(Cache):
         """Forget every token and free the memory; the next rows may have another shape."""
         self._kv, self._rows, self._seq_len = None, None, 0
 
+    @stored
     def crop(self, length: int) -> None:
         """Keep the first `length` tokens, in memory of their own."""
         if self._checked_length(length) == 0:

@@ -7,6 +7,7 @@ nothing of queries, of rotary positions, or of the other layers.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, Self
@@ -157,6 +158,23 @@ class Cache(ABC):
         if not 0 <= length <= self.seq_len:
             raise ValueError(f"cannot crop to {length}: the cache holds {self.seq_len} tokens")
         return length
+
+
+def stored(method):
+    """Let a method make tensors to keep: without gradient, and writable whatever the mode of the caller.
+
+    A tensor made under `torch.inference_mode` cannot be written outside of it, so none of these is kept.
+    """
+
+    @functools.wraps(method)
+    def run(*args, **options):
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False), torch.no_grad():
+                return method(*args, **options)
+        with torch.no_grad():
+            return method(*args, **options)
+
+    return run
 
 
 def own(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from kvlib.caches.contract import Cache, Rows
+from kvlib.caches.contract import Cache, Rows, stored
 
 
 class LatentKVCache(Cache):
@@ -24,7 +24,7 @@ class LatentKVCache(Cache):
         self._held: Tensor | None = None  # (B, 1, T, latent + rope)
         self._latent_dim: int | None = None
 
-    @torch.no_grad()
+    @stored
     def update(self, latent_new: Tensor, rope_new: Tensor) -> tuple[Tensor, Tensor]:
         """Append `latent_new` (B, 1, t, latent) and `rope_new` (B, 1, t, rope); return all rows.
 
@@ -44,6 +44,7 @@ class LatentKVCache(Cache):
         """Forget every token and free the memory; the next rows may have another shape."""
         self._held, self._latent_dim, self._rows, self._seq_len = None, None, None, 0
 
+    @stored
     def crop(self, length: int) -> None:
         """Keep the first `length` tokens, in memory of their own."""
         if self._checked_length(length) == 0:

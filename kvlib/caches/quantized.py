@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from kvlib.caches.contract import Cache, Rows, empty_rows, own
+from kvlib.caches.contract import Cache, Rows, empty_rows, own, stored
 from kvlib.checks import check_whole
 from kvlib.packing import check_bits
 from kvlib.quantization import Quantized, dequantize_into, error_bound, quantize
@@ -70,7 +70,7 @@ class QuantizedKVCache(Cache):
         self._groups: tuple[Quantized, Quantized] | None = None  # of (B, KV, n, group, D)
         self._recent: tuple[Tensor, Tensor] | None = None  # each (B, KV, T - n * group, D)
 
-    @torch.no_grad()
+    @stored
     def update(self, k_new: Tensor, v_new: Tensor) -> tuple[Tensor, Tensor]:
         """Append `k_new`, `v_new` (B, KV, t, D); return all rows so far, (B, KV, T, D), in new memory."""
         k_new, v_new = self._checked(k_new, v_new)
@@ -93,7 +93,7 @@ class QuantizedKVCache(Cache):
         """Forget every token and free the memory; the next rows may have another shape."""
         self._groups, self._recent, self._rows, self._seq_len = None, None, None, 0
 
-    @torch.no_grad()
+    @stored
     def crop(self, length: int) -> None:
         """Keep the first `length` tokens; rows of a group that is cut become recent rows, dequantised."""
         if self._checked_length(length) == 0:
@@ -116,6 +116,7 @@ class QuantizedKVCache(Cache):
         """
         length, count, recent, rows = self._seq_len, self.quantized_len // self.group, self._recent, self._rows
 
+        @stored
         def restore() -> None:
             if self.quantized_len > count * self.group:
                 self._groups = _cut(self._groups, slice(0, count)) if count else None

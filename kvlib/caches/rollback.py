@@ -15,7 +15,7 @@ def unchanged_on_failure(caches: Sequence | None, *, updates: int = 1) -> Iterat
     `updates` says how often the block appends at most. A cache that was new is new again, free to take
     rows of another shape. An object without `crop` stays as it is.
     """
-    undo = [
+    restores = [
         _undo(cache, updates)
         for cache in caches or ()
         if hasattr(cache, "seq_len") and hasattr(cache, "crop")
@@ -23,7 +23,7 @@ def unchanged_on_failure(caches: Sequence | None, *, updates: int = 1) -> Iterat
     try:
         yield
     except BaseException as error:
-        for restore in undo:
+        for restore in restores:
             try:
                 restore()
             except BaseException as second:  # the other layers still need their rows back

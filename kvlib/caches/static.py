@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Self
 
-import torch
 from torch import Tensor
 
-from kvlib.caches.contract import Cache, Rows, empty_rows
+from kvlib.caches.contract import Cache, Rows, empty_rows, stored
 from kvlib.checks import check_whole
 from kvlib.pages import ask_for_large_pages
 
@@ -37,6 +36,11 @@ class StaticKVCache(Cache):
         """
         cache = cls(k.shape[2] if isinstance(k, Tensor) and k.dim() == 4 else 1)
         k, v = cache._checked(k, v)
+        if k.is_inference() or v.is_inference():
+            raise ValueError(
+                "a buffer was made under torch.inference_mode, where nothing outside can write to it; make it "
+                "outside, or give a clone"
+            )
         if isinstance(seq_len, bool) or not isinstance(seq_len, int):
             raise ValueError(f"seq_len must be a whole number, not {seq_len!r}")
         if not 0 <= seq_len <= cache.max_seq_len:
@@ -44,7 +48,7 @@ class StaticKVCache(Cache):
         cache._k, cache._v, cache._rows, cache._seq_len = k, v, Rows.of(k), seq_len
         return cache
 
-    @torch.no_grad()
+    @stored
     def update(self, k_new: Tensor, v_new: Tensor) -> tuple[Tensor, Tensor]:
         """Append `k_new`, `v_new` (B, KV, t, D); return views of the used rows, (B, KV, T, D).
 
@@ -58,11 +62,12 @@ class StaticKVCache(Cache):
                 f"{end} tokens do not fit a cache of max_seq_len {self.max_seq_len} "
                 f"({start} held, {end - start} new); make a longer one"
             )
-        if self._k is None:
+        if self._rows is None:
             self._allocate(k_new)
         self._k[:, :, start:end] = k_new
         self._v[:, :, start:end] = v_new
         used = self._k[:, :, :end], self._v[:, :, :end]
+        self._rows = Rows.of(k_new)
         self._seq_len = end  # last, so that an interrupt counts no rows
         return used
 
@@ -79,7 +84,7 @@ class StaticKVCache(Cache):
         """Keep the first `length` tokens; the slots behind them are free to be written again."""
         self._seq_len = self._checked_length(length)
 
-    @torch.no_grad()
+    @stored
     def fork(self) -> Self:
         """Return a copy with a buffer of its own; only the used rows are copied."""
         other = copy.copy(self)
@@ -98,10 +103,10 @@ class StaticKVCache(Cache):
     def buffers(self) -> tuple[Tensor, Tensor] | None:
         """Both buffers whole, (B, KV, max_seq_len, D), for code that writes at fixed addresses.
 
-        None before the first update. Rows behind `seq_len` mean nothing until they are written and
+        None before the first update. Rows after `seq_len` mean nothing until they are written and
         `advance` has counted them.
         """
-        return None if self._k is None else (self._k, self._v)
+        return None if self._rows is None else (self._k, self._v)
 
     def advance(self, num_new: int) -> None:
         """Count `num_new` rows that were written straight into the buffers, behind the used ones.
@@ -110,13 +115,12 @@ class StaticKVCache(Cache):
         """
         if isinstance(num_new, bool) or not isinstance(num_new, int) or num_new < 1:
             raise ValueError(f"advance counts a whole number of new rows, not {num_new!r}")
-        if self._k is None or self._seq_len + num_new > self.max_seq_len:
+        if self._rows is None or self._seq_len + num_new > self.max_seq_len:
             raise ValueError(
                 f"{num_new} rows cannot have been written behind {self._seq_len}: the buffer has room "
-                f"for {0 if self._k is None else self.max_seq_len}"
+                f"for {0 if self._rows is None else self.max_seq_len}"
             )
         self._seq_len += num_new
 
     def _allocate(self, like: Tensor) -> None:
         self._k, self._v = map(ask_for_large_pages, empty_rows(like, self.max_seq_len))
-        self._rows = Rows.of(like)

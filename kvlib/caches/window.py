@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from kvlib.caches.contract import Cache, Rows, empty_rows
+from kvlib.caches.contract import Cache, Rows, empty_rows, stored
 from kvlib.checks import check_whole
 
 KEYS = "rotated", "unrotated"
@@ -85,14 +85,14 @@ class SlidingWindowKVCache(Cache):
         self._block = Block(sinks, 0, 0)
         self._tail: Tail | None = None  # what `_block` holds is then the state before it
 
-    @torch.no_grad()
+    @stored
     def update(self, k_new: Tensor, v_new: Tensor) -> tuple[Tensor, Tensor]:
         """Append `k_new`, `v_new` (B, KV, t, D); return the rows in sight, (B, KV, T, D).
 
         T is at most sinks + window - 1 + t. The rows are valid until the next update.
         """
         k_new, v_new = self._checked(k_new, v_new)
-        if self._k is None:
+        if self._rows is None:
             self._allocate(k_new)
         self._take_tail()
         self._let_go()
@@ -110,6 +110,7 @@ class SlidingWindowKVCache(Cache):
             self._keep_sinks(buffer, new)
             buffer[:, :, block.end : end] = new
         held = self._k[:, :, block.start : end], self._v[:, :, block.start : end]
+        self._rows = Rows.of(k_new)
         self._block = block._replace(length=block.length + num_new)  # last: an interrupt counts none
         return held
 
@@ -178,7 +179,7 @@ class SlidingWindowKVCache(Cache):
 
         return restore
 
-    @torch.no_grad()
+    @stored
     def fork(self) -> Self:
         """Return a copy with a buffer of its own; only the rows held are copied."""
         other = copy.copy(self)
@@ -238,6 +239,7 @@ class SlidingWindowKVCache(Cache):
             all_rows = torch.cat([buffer[:, :, :sinks], rows, new], dim=2)
             held.append(all_rows)
             tails.append(all_rows[:, :, all_rows.shape[2] - stay :].clone())
+        self._rows = Rows.of(k_new)
         self._tail = Tail(*tails, dropped, length)
         return tuple(held)
 
@@ -261,4 +263,3 @@ class SlidingWindowKVCache(Cache):
 
     def _allocate(self, like: Tensor) -> None:
         self._k, self._v = empty_rows(like, 2 * (self.sinks + self.window))
-        self._rows = Rows.of(like)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvlib import generate
+from kvlib import attention_with_kv_cache, generate
 from tests.caches.by_hand import logits_without_cache
 from tests.caches.law import law
 from tests.caches.laws_parity import LOGIT_TOLERANCE, assert_close, tiny_model
@@ -250,6 +250,29 @@ class Interrupt(TorchDispatchMode):
             raise KeyboardInterrupt
         self.left -= 1
         return func(*args, **(kwargs or {}))
+
+
+@law(place=st.sampled_from(["update", "attend"]), operation=st.integers(0, 15))
+def a_first_pass_that_fails_binds_the_cache_to_nothing(kind, place, operation):
+    """Rows of another batch, heads and dtype are taken afterwards, as by a new cache."""
+    cache = kind.make(8)
+    k = torch.ones(3, 1, 2, 4, dtype=torch.float64)
+    try:
+        if place == "update":
+            with Interrupt(operation):
+                cache.update(k, k)
+        else:
+            attention_with_kv_cache(k, k, k, cache, attend=_no_memory)
+    except (KeyboardInterrupt, RuntimeError):
+        shadow = Shadow(kind)
+        assert cache.seq_len == 0, "rows of a failed pass were counted"
+        shadow.cache = cache
+        shadow.update(2)
+        assert cache.nbytes == kind.storage_bytes(cache)
+
+
+def _no_memory(*_):
+    raise RuntimeError("no memory")
 
 
 @law(operation=st.integers(0, 15), held=st.integers(0, 9), num_new=st.integers(1, 3))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
+from kvlib import attention_with_kv_cache
 from tests.caches.law import law
 from tests.caches.reference import Shadow, chunk_sizes, steps
 
@@ -80,6 +82,30 @@ def a_fork_has_the_room_of_its_parent(kind, room, share):
     except ValueError:
         return
     raise AssertionError("a fork took more than its parent has room for")
+
+
+@law(
+    modes=st.lists(st.booleans(), min_size=2, max_size=5),
+    back=st.sampled_from(["crop", "reset", "fork"]),
+)
+def a_cache_serves_inside_and_outside_of_inference_mode(kind, modes, back):
+    shadow = Shadow(kind)
+    for inside in [*modes, not modes[-1]]:
+        with torch.inference_mode(inside):
+            shadow.update(2)
+            if back == "crop":
+                shadow.crop(shadow.lengths()[-1])
+                shadow.do(("crop", 0.9))
+            elif back == "reset" and inside:
+                shadow.reset()
+            elif back == "fork":
+                shadow = shadow.fork()
+        assert not any(x.is_inference() for x in kind.held(shadow.cache)), "rows that cannot be written later"
+    k, v = shadow.new(1)
+    q = k.repeat_interleave(2, dim=1).requires_grad_()  # PyTorch saves the rows for the gradient of a query
+    out, _ = attention_with_kv_cache(q, k, v, shadow.cache)
+    out.sum().backward()
+    assert q.grad is not None
 
 
 @law()

@@ -21,6 +21,7 @@ from kvlib import (
     reference_attention,
 )
 from kvlib.attention import _check_valid, _group_size
+from kvlib.caches.contract import Rows
 from tests.caches import mutants_quantized, mutants_window
 from tests.caches.kinds import KINDS, Kind
 
@@ -368,6 +369,22 @@ class CropKeepsTheMemory(KVCache):
             self._set(tuple(x[:, :, :length] for x in self._kv))
         elif length == 0:
             self.reset()
+
+
+@mutant
+class BuffersOfTheCallersMode(StaticKVCache):
+    """Makes its buffers under inference mode where it is called so, and cannot write to them afterwards."""
+
+    update = torch.no_grad()(StaticKVCache.update.__wrapped__)
+
+
+@mutant
+class BoundBeforeItIsWritten(StaticKVCache):
+    """Notes the shape of its rows before the first of them is written."""
+
+    def _allocate(self, like):
+        super()._allocate(like)
+        self._rows = Rows.of(like)
 
 
 # ---- Caches: reset, crop, fork

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlib import KVCache, Model, ModelConfig, StaticKVCache
+from kvlib import KVCache, Model, ModelConfig, SlidingWindowKVCache, StaticKVCache
+from kvlib.decoding import decoder
 from kvlib.model import MLP, RMSNorm, rotary_tables, rotate
 
 CONFIG = dict(
@@ -364,3 +365,53 @@ def test_whatever_fails_leaves_the_caches_as_they_were(model, factory, place):
     torch.testing.assert_close(
         model(tokens[:, 5:], caches), model(tokens)[:, 5:], rtol=1e-9, atol=1e-9
     )
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (SlidingWindowKVCache, "SlidingWindowKVCache cannot be made without window; give a factory"),
+        (StaticKVCache, "StaticKVCache cannot be made without max_seq_len"),
+        (lambda room: StaticKVCache(room), "cannot be made without room"),
+        (StaticKVCache(3), "caches are made by a class"),
+        (None, "caches are made by a class"),
+    ],
+)
+def test_what_makes_no_cache_is_refused_with_a_sentence(factory, said):
+    with pytest.raises(ValueError, match=said):
+        random_model().make_caches(factory)
+
+
+@pytest.mark.parametrize("how", ["eager", "native"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_caches_and_decoders_serve_inside_and_outside_of_inference_mode(how, inside):
+    model = Model(ModelConfig(2, 4, 2, 16, 48, 80, 77))
+    tokens = torch.tensor([[1, 2, 3]])
+    caches = model.make_caches(lambda: StaticKVCache(9))
+    want = model(torch.tensor([[1, 2, 3, 4]]))[:, -1]
+    for mode in (inside, not inside):
+        with torch.inference_mode(mode):
+            model(tokens, caches)
+            step = decoder(model, caches, how)
+        with torch.inference_mode(not mode):
+            got = step(torch.tensor([[4]]))
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+            for cache in caches:
+                cache.reset()
+
+
+def test_buffers_that_cannot_be_written_later_are_refused():
+    with torch.inference_mode():
+        k, v = torch.zeros(2, 1, 2, 9, 16)
+    with pytest.raises(ValueError, match="made under torch.inference_mode"):
+        StaticKVCache.from_buffers(k, v, 0)
+
+
+def test_rotations_made_under_inference_mode_serve_a_model_that_learns():
+    model = random_model()
+    tokens = torch.tensor([[1, 2, 3]])
+    with torch.inference_mode():
+        model(tokens)
+    model.requires_grad_(True)
+    model(tokens).sum().backward()
+    assert model.embedding.grad is not None
