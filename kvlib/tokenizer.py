@@ -101,7 +101,9 @@ class Tokenizer:
         try:
             text = _render(template, messages, self.special)
         except Exception as error:  # a template can fail in any way that a program can
-            raise ValueError(f"the chat template fails or refuses this conversation: {error}") from error
+            raise ValueError(
+                f"the chat template fails or refuses this conversation: {_first_line(error)}"
+            ) from error
         return self.encode(text)
 
 
@@ -136,20 +138,25 @@ def _render(template: str, messages: list[dict], special: dict[str, str]) -> str
     )  # fmt: skip
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
 def from_gguf_fields(path, fields: dict) -> Tokenizer:
     """Build the tokenizer that the GGUF file at `path` carries in its metadata (byte-level BPE).
 
     Raises ValueError, naming the file, where the metadata lacks one or has one of another kind.
     """
+    template = _template(path, fields.get("tokenizer.chat_template"))
     try:
-        return _byte_level(fields)
+        return _byte_level(fields, template)
     except KeyError as error:
         raise ValueError(f"{path} lacks the field {error.args[0]} of its tokenizer") from None
     except Exception as error:  # the library raises a bare Exception
-        raise ValueError(f"{path} has no readable tokenizer: {error}") from error
+        raise ValueError(f"{path} has no readable tokenizer: {_first_line(error)}") from error
 
 
-def _byte_level(fields: dict) -> Tokenizer:
+def _byte_level(fields: dict, template) -> Tokenizer:
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Backend
 
@@ -172,18 +179,13 @@ def _byte_level(fields: dict) -> Tokenizer:
     for number, add in (3, backend.add_special_tokens), (4, backend.add_tokens):  # control, user defined
         whole = [t for t, kind in zip(tokens, kinds) if kind == number]
         add([AddedToken(t, special=number == 3, normalized=False) for t in whole])
-    named = {
-        f"{name}_token": tokens[fields[key]]
+    ids = {
+        f"{name}_token": token_ids(key, [fields[key]])
         for name in ("bos", "eos")
         if (key := f"tokenizer.ggml.{name}_token_id") in fields
     }
-    eos = fields.get("tokenizer.ggml.eos_token_id")
-    return Tokenizer(
-        backend,
-        eos_ids=() if eos is None else (eos,),
-        chat_template=fields.get("tokenizer.chat_template"),
-        special=named,
-    )
+    special = {name: tokens[number] for name, (number,) in ids.items()}
+    return Tokenizer(backend, eos_ids=ids.get("eos_token", ()), chat_template=template, special=special)
 
 
 def from_folder(folder: Path) -> Tokenizer:
@@ -200,7 +202,7 @@ def from_folder(folder: Path) -> Tokenizer:
     try:
         backend = Backend.from_str(text)
     except Exception as error:  # the library raises a bare Exception
-        raise ValueError(f"{path} is not a readable tokenizer: {error}") from error
+        raise ValueError(f"{path} is not a readable tokenizer: {_first_line(error)}") from error
     backend.no_truncation()  # both belong to whoever saved the file
     backend.no_padding()
     extra = read_object(folder / "tokenizer_config.json")
@@ -251,10 +253,12 @@ def _add_named(backend, settings: dict, special: dict[str, str]) -> None:
 
 def _template(path: Path, template) -> str | dict[str, str] | None:
     """Return a chat template, or several by name where they are a list of names and templates."""
+    if template is None:
+        return None
     try:
         if isinstance(template, list):
             template = {entry["name"]: entry["template"] for entry in template}
-        texts = template.items() if isinstance(template, dict) else [("", template or "")]
+        texts = template.items() if isinstance(template, dict) else [("", template)]
         if not all(isinstance(text, str) for pair in texts for text in pair):
             raise TypeError
     except (TypeError, KeyError):

@@ -320,12 +320,19 @@ def test_a_lacking_field_is_named_with_the_file(key):
 @pytest.mark.parametrize("changes", [
     {"ggml.model": "llama"}, {"ggml.model": None}, {"ggml.pre": "llama-bpe"},
     {"ggml.merges": ["never seen"]}, {"ggml.merges": ["one"]}, {"ggml.tokens": [1, 2]},
-    {"ggml.eos_token_id": 999}, {"ggml.token_type": [1]},
+    {"ggml.eos_token_id": 999}, {"ggml.eos_token_id": -1}, {"ggml.bos_token_id": True},
+    {"ggml.token_type": [1]}, {"ggml.eos_token_id": "2"},
     {"ggml.tokens": [*byte_alphabet(), "a", "b", "<|end|>"]},
 ])  # fmt: skip
 def test_a_tokenizer_that_cannot_be_built_is_refused_with_the_file(changes):
     with pytest.raises(ValueError, match="x.gguf has no readable tokenizer"):
         from_gguf_fields("x.gguf", fields(**changes))
+
+
+@pytest.mark.parametrize("template", [0, ["x"], True, 1.5])
+def test_metadata_with_a_chat_template_that_is_no_text_is_refused(template):
+    with pytest.raises(ValueError, match="x.gguf holds a chat_template that is no text"):
+        from_gguf_fields("x.gguf", fields(chat_template=template))
 
 
 def test_no_stop_token_is_no_stop_token():

@@ -529,7 +529,8 @@ def write_gguf(
     for name, value in fields.items():
         if name not in leave_out:
             writer.add_uint32(f"{architecture}.{name}", value)
-    writer.add_layer_norm_rms_eps(1e-5)
+    if "attention.layer_norm_rms_epsilon" not in leave_out:
+        writer.add_layer_norm_rms_eps(1e-5)
     words = [chr(33 + i) for i in range(VOCAB - 1)] + ["!#"]
     tokenizer = {"model": "gpt2", "pre": "smollm", "tokens": words, "token_type": [1] * VOCAB,
                  "merges": ["! #"]}  # fmt: skip
@@ -538,13 +539,16 @@ def write_gguf(
             key = name if "." in name else f"tokenizer.ggml.{name}"
             if isinstance(value, str):
                 writer.add_string(key, value)
+            elif isinstance(value, bool):
+                writer.add_bool(key, value)
             elif isinstance(value, int):
-                writer.add_uint32(key, value)
+                writer.add_int32(key, value)
             elif isinstance(value, float):
                 writer.add_float32(key, value)
             else:
                 writer.add_array(key, value)
-    writer.add_eos_token_id(2)
+    if "tokenizer.ggml.eos_token_id" not in leave_out:
+        writer.add_eos_token_id(2)
     ends = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     parts = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q",
              "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -692,6 +696,30 @@ def test_a_gguf_file_says_the_usual_in_more_words(tmp_path):
     usual = {"expert_count": 0, "rope.dimension_count": 8, "attention.value_length": 8, "vocab_size": 60}
     write_gguf(tmp_path / "long.gguf", metadata={f"llama.{name}": value for name, value in usual.items()})
     load_gguf(tmp_path / "long.gguf")
+
+
+@pytest.mark.parametrize("field", [
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "attention.layer_norm_rms_epsilon", "rope.freq_base", "vocab_size",
+    "attention.key_length", "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type",
+    "tokenizer.ggml.merges", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.bos_token_id",
+    "tokenizer.chat_template",
+])  # fmt: skip
+def test_a_gguf_field_of_any_type_is_harmless_or_refused(good_gguf, tmp_path, field):
+    expected = load_gguf(good_gguf)[0](TOKENS)
+    key = field if field.startswith("tokenizer") else f"llama.{field}"
+    for value in ("x", "", [1], ["a"], [True], -0.5, -1, 0, 2**31 - 1, True, False):
+        path = tmp_path / "odd.gguf"
+        write_gguf(path, leave_out=(field,), metadata={key: value})
+        try:
+            model, tokenizer = load_gguf(path)
+        except ValueError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            continue
+        if "rope" not in field and "epsilon" not in field:
+            assert torch.equal(model(TOKENS), expected)
+        assert all(type(token) is int for token in tokenizer.eos_ids)
+        tokenizer.decode(tokenizer.encode("!#!"))
 
 
 def test_a_gguf_file_without_a_tensor(tmp_path):
