@@ -38,8 +38,9 @@ class Pane:
         axes.tick_params(length=3, pad=3)
         axes.set_xlabel("context, tokens", labelpad=2, fontsize=9.5)
         self.moving: list = []
-        self.title = self.text(left, bottom + height + 28, size=12)
-        self.note = self.text(left, bottom + height + 11, size=9, color=style.MUTED)
+        self.title = self.text(left, 0, size=12)
+        self.note = self.text(left, 0, size=9, color=style.MUTED)
+        self.head_at(left)
         self.here = self._line(color=style.HAIRLINE, linewidth=1.2, zorder=0.5)
         self.curves = {
             kind: self._line(color=style.COLORS[kind], solid_capstyle="round") for kind in style.KINDS
@@ -47,6 +48,12 @@ class Pane:
         self.level = self._line(color=style.WEIGHTS, linestyle=style.WEIGHTS_LINE, linewidth=1.4)
         self._gutter: list[tuple] = []
         self._limits: tuple = ()
+
+    def head_at(self, left: int) -> None:
+        """Let title and note begin at this pixel."""
+        _, bottom, _, height = self.box
+        self.title.place(left, bottom + height + 28)
+        self.note.place(left, bottom + height + 11)
 
     def name_axis(self, words: str, x: int) -> None:
         """Write what the vertical axis counts, upright, its middle at pixel x."""

@@ -24,13 +24,15 @@ class LabPicture(PanePicture):
     def __init__(self):
         super().__init__(WIDTH, HEIGHT)
         with style.matplotlib.rc_context(style.RC):
-            self.memory = Pane(self.figure, left=76, bottom=118, width=304, height=262)
+            self.memory = Pane(self.figure, left=76, bottom=118, width=288, height=262)
             self.time = Pane(self.figure, left=608, bottom=118, width=316, height=262)
             self.memory.name_axis("KV cache", x=10)
             self.time.name_axis("one decode step", x=534)
             self.memory_bar = Bar(self.memory, left=76, bottom=22, width=436, height=17)
             self.time_bar = Bar(self.time, left=608, bottom=22, width=412, height=17)
             self.panes = (self.memory, self.time)
+            for pane, left in ((self.memory, 10), (self.time, WIDTH // 2 + 10)):
+                pane.head_at(left)  # so that long titles stay in their half
             self._add_lines()
 
     def _add_lines(self) -> None:

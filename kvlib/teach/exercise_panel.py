@@ -2,8 +2,9 @@
 
 import ipywidgets as widgets
 
-from kvlib.teach.exercises import CORRECT, Verdict, find
-from kvlib.teach.panel import Panel, as_status, code, inline, paragraphs
+from kvlib.lab.manners import status_line
+from kvlib.teach.exercises import CORRECT, NOT_YET, Verdict, find
+from kvlib.teach.panel import OPEN, RIGHT, WRONG, Panel, as_said, code, inline, paragraphs
 from kvlib.teach.store import progress_file
 
 
@@ -27,13 +28,13 @@ class ExercisePanel(Panel):
         for later in self.hint_buttons[1:]:
             later.layout.display = "none"
         self.solution_button = self.button("Solution", self._ask_or_show_solution)
-        self.help = widgets.HTML()
+        self.help = status_line()
         row = widgets.HBox(
             [*self.hint_buttons, self.solution_button], layout=widgets.Layout(flex_flow="row wrap")
         )
         super().__init__(f"Exercise: {it.title}", about, row, self.help)
         if progress_file().get("exercises", key).get("status") == CORRECT:
-            self.say("You have solved this one before.")
+            self.say("You have solved this one before.", RIGHT)
 
     def check(self, candidate) -> Verdict:
         """Judge an answer, record the result, and return a verdict. Never raises."""
@@ -41,7 +42,8 @@ class ExercisePanel(Panel):
         kept = progress_file()
         if kept.get("exercises", self.exercise.key).get("status") != CORRECT:  # solved stays solved
             kept.put("exercises", self.exercise.key, status=verdict.status)
-        self.say(str(verdict) + (f"\n\n{kept.trouble}" if kept.trouble else ""))
+        mark = {CORRECT: RIGHT, NOT_YET: WRONG}.get(verdict.status, OPEN)
+        self.say(str(verdict) + (f"\n\n{kept.trouble}" if kept.trouble else ""), mark)
         return verdict
 
     def hint(self, number: int | None = None) -> None:
@@ -71,7 +73,7 @@ class ExercisePanel(Panel):
         shown = [
             f"Hint {n}: {text}" for n, text in enumerate(self.exercise.hints[: self.hints_shown], 1)
         ]
-        self.help.value = as_status("\n\n".join(shown))
+        self.help.value = as_said("\n\n".join(shown))
 
     def _ask_or_show_solution(self) -> None:
         if not self._asked:
@@ -81,6 +83,6 @@ class ExercisePanel(Panel):
             hints = f" There are {left} hints you have not read." if left > 1 else ""
             self.say(f"This shows the whole answer.{hints} Press the button again to see it.")
             return
-        self.help.value = as_status("The solution:") + code(self.exercise.solution)
+        self.help.value = as_said("The solution:") + code(self.exercise.solution)
         self.solution_button.disabled = True
         self.say("Now write it yourself, without looking.")

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import ipywidgets as widgets
 
-from kvlib.teach.panel import Panel
+from kvlib.teach import panel
+from kvlib.teach.panel import Panel, choose
 from kvlib.teach.quantity import parse_number, show_number
 from kvlib.teach.store import progress_file
 
@@ -40,7 +41,7 @@ class Guess(Panel):
         self.key, self.question, self.unit, self.choices = key, question, unit, choices
         if choices:
             self.buttons = [
-                self.button(text, lambda text=text: self._keep(text)) for text in choices
+                self.option(text, lambda text=text: self._keep(text)) for text in choices
             ]
             entry = widgets.HBox(self.buttons, layout=widgets.Layout(flex_flow="row wrap"))
         else:
@@ -54,7 +55,7 @@ class Guess(Panel):
         super().__init__(question, entry)
         kept = self.value
         if kept is not None:
-            self.say(self._kept_sentence(kept))
+            self._say_kept(kept)
         if self.revealed:
             self._lock()
 
@@ -133,7 +134,12 @@ class Guess(Panel):
             self._lock()
             return
         progress_file().put("guesses", self.key, value=value, unit=self.unit)
-        self.say(self._kept_sentence(value) + _trouble())
+        self._say_kept(value, _trouble())
+
+    def _say_kept(self, value: float | str, trouble: str = "") -> None:
+        if self.choices:
+            choose(self.buttons, self.choices.index(value))
+        self.say(self._kept_sentence(value) + trouble)
 
     def _kept_sentence(self, value: float | str) -> str:
         shown = value if self.choices else show_number(value, self.unit)
@@ -163,7 +169,9 @@ class Reveal(Panel):
             right = 1.0 if guess.counted and truth % 1 == 0 else RIGHT_COMPUTED if exact else RIGHT_MEASURED
             self.sentence = _compare(value, truth, guess.unit, right)
         super().__init__(guess.question)
-        self.say(f"{self.sentence}\n\n{because}" + _trouble())
+        right = value == truth if guess.choices else " that is " in self.sentence
+        mark = panel.OPEN if value is None else panel.RIGHT if right else panel.WRONG
+        self.say(f"{self.sentence}\n\n{because}" + _trouble(), mark)
 
     def plain(self) -> str:
         if not self.exact:

@@ -2,10 +2,13 @@
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import ipywidgets as widgets
 
+from kvlib.lab.manners import Manners, status_line
+
+RIGHT, WRONG, OPEN = "right", "wrong", "open"  # what a mark tells of an answer
 _STYLE = """<style>
 .kvlib-teach { border: 1px solid var(--jp-border-color1, #8a8a8a); border-radius: 4px;
   padding: 8px 14px; margin: 6px 0; }
@@ -22,8 +25,21 @@ _STYLE = """<style>
   border: 1px solid var(--jp-border-color1, #8a8a8a); }
 .kvlib-teach button.jupyter-button:focus-visible { outline-offset: 1px;
   outline: 2px solid var(--jp-brand-color1, #0072B2); }
-.kvlib-teach [role=status] { padding-left: 8px;
-  border-left: 3px solid var(--jp-brand-color1, #0072B2); }
+.kvlib-teach input:focus-visible { outline: 2px solid var(--jp-brand-color1, #0072B2); }
+.kvlib-teach .kvlib-said { padding-left: 8px;
+  border-left: 4px solid var(--jp-brand-color1, #0072B2); }
+.kvlib-teach button.kvlib-chosen { border-width: 2px; font-weight: 600;
+  border-color: var(--jp-content-font-color1, #222); }
+.kvlib-teach button.kvlib-chosen::before { content: "● "; }
+.kvlib-teach .kvlib-right, .kvlib-teach button.kvlib-right { border-color: #2E9E6B; }
+.kvlib-teach .kvlib-wrong, .kvlib-teach button.kvlib-wrong { border-color: #D55E00;
+  border-left-style: double; border-left-width: 6px; }
+.kvlib-teach .kvlib-open { border-color: #8a8a8a; border-left-style: dashed; }
+.kvlib-teach .kvlib-right > p:first-child::before, .kvlib-teach button.kvlib-right::before {
+  content: "✓ "; font-weight: 700; }
+.kvlib-teach .kvlib-wrong > p:first-child::before, .kvlib-teach button.kvlib-wrong::before {
+  content: "✗ "; font-weight: 700; }
+.kvlib-teach .kvlib-open > p:first-child::before { content: "○ "; font-weight: 700; }
 </style>"""
 
 
@@ -34,18 +50,18 @@ class Panel(widgets.VBox):
     """
 
     def __init__(self, heading: str, *parts: widgets.Widget):
-        self.status = widgets.HTML()
+        self.status = status_line()
         title = widgets.HTML(_STYLE + f'<p class="kvlib-heading">{inline(heading)}</p>')
-        super().__init__([title, *parts, self.status])
+        super().__init__([title, *parts, self.status, Manners().hidden()])
         self.add_class("kvlib-panel")
         self.add_class("kvlib-teach")
 
     def plain(self) -> str:
         raise NotImplementedError
 
-    def say(self, text: str) -> None:
-        """Put text into the status line; a blank line in it starts a new paragraph."""
-        self.status.value = as_status(text)
+    def say(self, text: str, mark: str = "") -> None:
+        """Put text into the status line, with a mark; a blank line in it starts a new paragraph."""
+        self.status.value = as_said(text, mark)
 
     def guarded(self, handler: Callable) -> Callable:
         """Wrap an observer: its exception is shown in the status line and goes no further."""
@@ -68,6 +84,12 @@ class Panel(widgets.VBox):
         made.on_click(self.guarded(lambda _: action()))
         return made
 
+    def option(self, text: str, action: Callable[[], None]) -> widgets.Button:
+        """Make a button that is one of several to choose from: see `choose`."""
+        made = self.button(text, action)
+        made.add_class("kvlib-option")
+        return made
+
     def _repr_mimebundle_(self, **kwargs):
         bundle = super()._repr_mimebundle_(**kwargs) or {}
         return {**bundle, "text/plain": self.plain()}
@@ -76,9 +98,21 @@ class Panel(widgets.VBox):
         return self.plain()
 
 
-def as_status(text: str) -> str:
-    """Return the HTML of a live region holding `text`, or "" for none."""
-    return f'<div role="status" aria-live="polite">{paragraphs(text)}</div>' if text else ""
+def choose(buttons: Sequence[widgets.Button], index: int, mark: str = "") -> None:
+    """Show one option as the chosen one, and with a mark whether it is right."""
+    for i, button in enumerate(buttons):
+        for name in ("chosen", RIGHT, WRONG):
+            button.remove_class(f"kvlib-{name}")
+        if i == index:
+            button.add_class("kvlib-chosen")
+            if mark:
+                button.add_class(f"kvlib-{mark}")
+
+
+def as_said(text: str, mark: str = "") -> str:
+    """Return the HTML of what a panel says, with a mark (RIGHT, WRONG, OPEN); "" for no text."""
+    look = f"kvlib-said kvlib-{mark}" if mark else "kvlib-said"
+    return f'<div class="{look}">{paragraphs(text)}</div>' if text else ""
 
 
 def inline(text: str) -> str:

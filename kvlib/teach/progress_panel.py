@@ -3,10 +3,13 @@
 import ipywidgets as widgets
 
 from kvlib.teach import exercises, quizzes
-from kvlib.teach.exercises import CORRECT
+from kvlib.teach.exercises import CORRECT, NOT_YET
 from kvlib.teach.guess import forget_shown
 from kvlib.teach.panel import Panel, paragraphs
 from kvlib.teach.store import progress_file
+
+SOLVED, TRIED, UNTRIED = "✓✗○"
+KEY = f"{SOLVED} right, {TRIED} tried and not right yet, {UNTRIED} not tried: exercises, then questions."
 
 
 class Progress:
@@ -42,11 +45,28 @@ class ProgressPanel(Panel):
     def refresh(self) -> None:
         """Read the progress file again."""
         self.report = report()
-        self.lines.value = paragraphs("\n".join(f"- {line}" for line in self.report))
+        marks = [*marks_of_lessons(), ""]
+        lines = [f"- {line} {shown}".rstrip() for line, shown in zip(self.report, marks, strict=True)]
+        self.lines.value = paragraphs("\n".join(lines) + f"\n\n{KEY}")
         self.say(progress_file().trouble)
 
     def plain(self) -> str:
         return "\n".join(["Your progress", *(f"  {line}" for line in self.report)])
+
+
+def marks_of_lessons() -> list[str]:
+    """Return for each lesson of the report a mark for each exercise, then for each question."""
+    kept = progress_file()
+    results, answers = kept.entries("exercises"), kept.entries("quizzes")
+    shown = []
+    for lesson in sorted({*exercises.lessons(), *quizzes.lessons()}):
+        tasks, questions = exercises.of_lesson(lesson), quizzes.of_lesson(lesson)
+        tried = [results.get(task.key, {}).get("status") for task in tasks]
+        done = [{CORRECT: SOLVED, NOT_YET: TRIED}.get(status, UNTRIED) for status in tried]
+        picked = [answers.get(question.key, {}).get("right") for question in questions]
+        done += [" ", *({True: SOLVED, False: TRIED}.get(right, UNTRIED) for right in picked)]
+        shown.append("".join(done))
+    return shown
 
 
 def report() -> list[str]:

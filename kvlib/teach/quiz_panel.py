@@ -2,7 +2,8 @@
 
 import ipywidgets as widgets
 
-from kvlib.teach.panel import Panel, as_status, inline, paragraphs
+from kvlib.lab.manners import status_line
+from kvlib.teach.panel import RIGHT, WRONG, Panel, as_said, choose, inline
 from kvlib.teach.quizzes import Question, find
 from kvlib.teach.store import progress_file
 
@@ -28,14 +29,17 @@ class QuizPanel(Panel):
         parts = []
         for number, question in enumerate(questions, 1):
             stem = widgets.HTML(f"<p>{number}. {inline(question.stem)}</p>")
-            answer = widgets.HTML(_earlier(question))
+            answer = status_line()
+            answer.value = _earlier(question)
             buttons = [
-                self.button(
+                self.option(
                     f"{question.letter(i)}. {option.text}",
                     lambda number=number, i=i: self._pick(number, i),
                 )
                 for i, option in enumerate(question.options)
             ]
+            if answer.value:
+                choose(buttons, question.right, RIGHT)
             parts += [stem, widgets.VBox(buttons), answer]
             self.buttons.append(buttons)
             self.answers.append(answer)
@@ -65,7 +69,9 @@ class QuizPanel(Panel):
         right = index == question.right
         opening = "Right." if right else "Not this one."
         sentence = f"{question.letter(index)}. {opening} {question.options[index].reason}"
-        self.answers[number - 1].value = as_status(sentence)
+        mark = RIGHT if right else WRONG
+        choose(self.buttons[number - 1], index, mark)
+        self.answers[number - 1].value = as_said(sentence, mark)
         kept = progress_file()
         before = kept.get("quizzes", question.key)
         kept.put(
@@ -85,4 +91,4 @@ def _earlier(question: Question) -> str:
     if progress_file().get("quizzes", question.key).get("right") is not True:
         return ""
     reason = question.options[question.right].reason
-    return paragraphs(f"You answered this one right: {question.letter(question.right)}. {reason}")
+    return as_said(f"You answered this one right: {question.letter(question.right)}. {reason}", RIGHT)

@@ -65,6 +65,7 @@ class LabServer:
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", f"--port={self.port}"]
         command += ["--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}"]
         command += [f"--ServerApp.root_dir={self.root}", f"--LabApp.app_settings_dir={settings}"]
+        command.append("--ServerApp.jpserver_extensions=kvlib_server=True")  # also where not installed anew
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             command.append("--allow-root")
         with self.log.open("w") as log:

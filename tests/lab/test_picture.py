@@ -44,6 +44,7 @@ def check_labels(picture):
     boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in picture.labels()]
     for words, box in boxes:
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= WIDTH and box.y1 <= HEIGHT, words
+        assert box.x1 <= WIDTH / 2 or box.x0 >= WIDTH / 2, f"{words!r} lies in both halves"
     for (a, one), (b, other) in itertools.combinations(boxes, 2):
         apart = (
             one.x1 <= other.x0 + 0.5 or other.x1 <= one.x0 + 0.5
