@@ -383,10 +383,14 @@ def pip_failure(log, folder):
 
 
 def write_lab_defaults():
-    """Set JupyterLab's defaults in .venv: no news, and notebooks drawn whole."""
+    """Set JupyterLab's defaults in .venv: no news, notebooks drawn whole, panels saved as pictures."""
     path = VENV / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(LAB_DEFAULTS, indent=2) + "\n", "utf-8")
+    path = VENV / "etc" / "jupyter" / "jupyter_server_config.d" / "kvlib.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    loaded = {"ServerApp": {"jpserver_extensions": {"kvlib_server": True}}}
+    path.write_text(json.dumps(loaded, indent=2) + "\n", "utf-8")
 
 
 def write_kernel_environment():

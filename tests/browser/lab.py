@@ -1,5 +1,6 @@
 """A JupyterLab server of its own and a page in it, for tests in a real browser."""
 
+import json
 import os
 import re
 import secrets
@@ -69,8 +70,8 @@ class LabServer:
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             command.append("--allow-root")
         with self.log.open("w") as log:
-            environment = {**os.environ, **homes}
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            self.environment = {**os.environ, **homes}
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
         self._wait()
 
     def url(self, path: str = "") -> str:
@@ -78,6 +79,25 @@ class LabServer:
         workspace = secrets.token_hex(4)
         base = f"http://127.0.0.1:{self.port}/lab/workspaces/{workspace}"
         return f"{base}/tree/{path}?token={self.token}"
+
+    def path(self, name: str) -> Path:
+        """Return the file of a notebook."""
+        return self.root / "notebooks" / f"{name}.ipynb"
+
+    def trust(self, name: str) -> None:
+        """Sign a notebook, as running all its cells does: its HTML is shown with its styles."""
+        command = [sys.executable, "-m", "jupyter", "trust", str(self.path(name))]
+        subprocess.run(command, env=self.environment, check=True, capture_output=True)
+
+    def end_kernels(self) -> None:
+        """End every kernel, as a restart of the machine does."""
+        sessions = f"http://127.0.0.1:{self.port}/api/sessions"
+        headers = {"Authorization": f"token {self.token}"}
+        with urllib.request.urlopen(urllib.request.Request(sessions, headers=headers)) as answer:
+            running = json.load(answer)
+        for session in running:
+            end = urllib.request.Request(f"{sessions}/{session['id']}", headers=headers, method="DELETE")
+            urllib.request.urlopen(end).close()
 
     def close(self) -> None:
         """End the server and its kernels."""
@@ -166,6 +186,27 @@ class LabPage:
         self._menu("Settings", "Theme", f"JupyterLab {name.capitalize()}")
         light = str(name == "light").lower()
         self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
+
+    def save(self) -> None:
+        """Save the notebook and wait until it is on the disk."""
+        self._menu("File", "Save Notebook")
+        self.page.wait_for_selector(".jp-mod-dirty", state="detached")
+
+    def violations(self, css: str) -> list[str]:
+        """Return what axe-core finds critical or serious within elements of a CSS class."""
+        import axe_playwright_python
+
+        source = Path(axe_playwright_python.__file__).with_name("axe.min.js")
+        if not self.page.evaluate("() => 'axe' in window"):
+            self.page.evaluate(source.read_text("utf-8"))
+        found = self.page.evaluate("css => axe.run({include: css}, {resultTypes: ['violations']})", css)
+        assert found["passes"], f"axe looked at nothing in {css}"
+        return [
+            f"{rule['id']} ({rule['impact']}): {node['html'][:200]}"
+            for rule in found["violations"]
+            if rule["impact"] in ("critical", "serious")
+            for node in rule["nodes"]
+        ]
 
     def _menu(self, *names: str) -> None:
         """Click through a menu of the menu bar."""
