@@ -20,10 +20,11 @@ from kvlib.lab.words import shortened
 from kvlib.memory import ModelPreset
 from kvlib.recording import Recording
 
-KINDS_CSS = "<style>%s</style>" % "".join(
+_RULES = "".join(
     f".kvlib-kinds button:nth-of-type({i}) {{ border-bottom: 3px solid {color} !important; }}"
     for i, color in enumerate(style.COLORS.values(), 1)
 )
+KINDS_CSS = f"<style>{_RULES}</style>"
 
 
 NO_RECORDING = ("none", None)

@@ -13,7 +13,6 @@ from kvlib.lab.panel import SteppedPanel
 from kvlib.lab.watching import watch_attention
 
 
-
 class FillingPanel(SteppedPanel):
     """Show word, query, K, V, weights and output of every step, one step at a time.
 

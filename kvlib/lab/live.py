@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-import ipywidgets as widgets
-
 from kvlib.devices import best_device, device_name, total_memory
 from kvlib.lab import checks, style, words
 from kvlib.lab.checks import listed, one_of, shown

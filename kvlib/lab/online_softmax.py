@@ -15,7 +15,6 @@ from kvlib.lab.panel import SteppedPanel
 from kvlib.lab.watching import watch_attention
 
 
-
 class OnlineSoftmaxPanel(SteppedPanel):
     """Show one query's scores, what is kept of them, and the answer so far beside the exact one.
 

@@ -24,7 +24,7 @@ class LabPicture(PanePicture):
     def __init__(self):
         super().__init__(WIDTH, HEIGHT)
         with style.matplotlib.rc_context(style.RC):
-            self.memory = Pane(self.figure, left=76, bottom=118, width=288, height=262)
+            self.memory = Pane(self.figure, left=76, bottom=118, width=282, height=262)
             self.time = Pane(self.figure, left=608, bottom=118, width=316, height=262)
             self.memory.name_axis("KV cache", x=10)
             self.time.name_axis("one decode step", x=534)

@@ -11,7 +11,6 @@ from kvlib.lab.sharing_view import MOST_HEADS, RIGHT, TILE, Sharing, kind_of, sh
 from kvlib.memory import ModelPreset
 
 
-
 class SharingPanel(PicturePanel):
     """Show the heads of a model's shape, who reads whom, bytes a token, and the folded shapes.
 

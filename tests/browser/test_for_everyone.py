@@ -100,7 +100,8 @@ def test_controls_and_pictures_say_what_they_are(panels):
     assert "MHA (9 KV heads" in lab.locator("img").first.get_attribute("alt")
     slider = panels.panel(".kvlib-filling").get_by_role("slider", name="Step")
     slider.press("ArrowRight")
-    panels.page.wait_for_function("node => node.getAttribute('aria-valuetext') === '2'", arg=slider.element_handle())
+    stepped = "node => node.getAttribute('aria-valuetext') === '2'"
+    panels.page.wait_for_function(stepped, arg=slider.element_handle())
     quiz = panels.panel(".kvlib-teach")
     option = quiz.get_by_role("button", name="B.").first
     option.click()

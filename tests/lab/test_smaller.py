@@ -233,7 +233,8 @@ def test_the_saved_text_is_the_same_on_every_run(panel):
     first = panel._repr_mimebundle_()["text/plain"]
     panel.kind.value = QUANTISED
     panel.measure_button.click()
-    assert panel._repr_mimebundle_()["text/plain"] == first and "<img" in panel._repr_mimebundle_()["text/html"]
+    saved = panel._repr_mimebundle_()
+    assert saved["text/plain"] == first and "<img" in saved["text/html"]
 
 
 @pytest.mark.parametrize(
