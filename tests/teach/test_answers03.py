@@ -106,7 +106,8 @@ CAT = "torch.cat([self.{0}, {0}_new.detach()], dim=2)"
         (lambda: changed(returns="k_new.detach(), v_new.detach()"), "returns only the new rows"),
         (lambda: changed(then=("self.k = torch.cat([self.k, k_new.detach()], dim=2)",)), "append to both"),
         (lambda: changed(length="len(self.k) if self.k is not None else 0"), "the sequences of the batch"),
-        (lambda: changed(length="1 / 0"), "ZeroDivisionError"),
+        (lambda: changed(length="1 / 0"), "this was with MyKVCache(), before any row"),
+        (lambda: changed(length="0 if self.k is None else 1 / 0"), "this was with seq_len after 1 rows"),
         (lambda: changed(then=("self.k = torch.cat([self.k, k_new], dim=7)",)),
          "this was with update(k_new, v_new), each of shape (3, 4, 1, 8), after 1 rows"),
         (lambda: cache("if self.count > 6 and k_new.shape[0] == 2: raise KeyError('late')\n        "

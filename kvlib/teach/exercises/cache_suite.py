@@ -40,12 +40,13 @@ def _check_new(candidate) -> Verdict | None:
     """Judge a new cache: what it can do, and that it is empty."""
     import torch
 
-    cache = candidate()
+    with trying("MyKVCache(), before any row"):
+        cache = candidate()
+        length = getattr(cache, "seq_len", None)
     if not hasattr(type(cache), "seq_len") and "seq_len" not in getattr(cache, "__dict__", {}):
         return not_yet(f"MyKVCache() made {show(cache)}, which has no seq_len")
     if not callable(getattr(cache, "update", None)):
         return not_yet(f"MyKVCache() made {show(cache)}, which has no method update")
-    length = cache.seq_len
     if length is ...:
         if _update(cache, _rows(torch, 1), 0) is ...:
             raise NotAttempted
@@ -77,8 +78,10 @@ def _check_rows(candidate) -> Verdict | None:
             return not_yet(f"update must return two tensors, (k, v); it returns {_about(given)}")
         if len(given) != 2:
             return not_yet(f"update must return two tensors, (k, v); it returns {len(given)} things")
+        with trying(f"seq_len after {wanted[0].shape[2]} rows"):
+            length = cache.seq_len
         wrong = _rows_mistake(torch, given, wanted, new, cache) or _length_mistake(
-            cache.seq_len, call, wanted[0].shape[2]
+            length, call, wanted[0].shape[2]
         )
         if wrong:
             return not_yet(wrong)

@@ -155,9 +155,11 @@ GB = 10**9
 # (free bytes, weight bytes, bytes per token, what the case is about); in each, a mistake is alone
 HOLD_CASES = (
     (1000, 400, 100, "tokens that fill the room exactly"),
+    (1000, 500, 100, "an odd number of tokens that fill the room exactly"),
     (1060, 401, 100, "room for 6 tokens and a part of one"),
     (1000, 401, 100, "one byte too few for 6 tokens"),
     (80 * GB, 16 * GB, 131_072, "8 billion 16-bit weights, 80 GB"),
+    (80 * GB, 16 * GB - 123, 1151, "a small cache on 80 GB, more tokens than float32 can count"),
     (80 * GB, 141 * GB, 327_680, "weights larger than the memory"),
     (1000, 1000, 100, "weights that fill the memory"),
     (1000, 1001, 100, "weights one byte larger than the memory"),

@@ -66,7 +66,7 @@ def _count_mistake(name: str, number, p: int, n: int) -> str:
             (without + with_cache, "redundant is what the cache saves: a difference, not a sum"),
             (without - n, "take away the first projection of every position, those of the prompt too"),
             (without - p, "take away the first projection of every position, those of new tokens too"),
-            (without - p - n, "that takes one too many away: the last new token is never projected"),
+            (without - p - n, "that subtracts one too many: no step projects the last new token"),
             (2 * redundant, twice),
         ],
     }  # fmt: skip

@@ -23,6 +23,7 @@ SOFTMAX_CASES = (
     ([[0.0, 1.0], [-1000.0, -1001.0]], "float32"),
     ([12.0, 11.0, 0.0], "float16"),
     ([0.0, -25.0, -100.0, -700.0], "float64"),
+    ([-2e9, -math.inf, -2e9 - 1], "float64"),
 )
 
 
@@ -81,6 +82,12 @@ def _softmax_mistake(scores, weights, wanted) -> str:
         if exact.max() > limit:
             return "exp overflows to inf, and inf / inf is nan: subtract the largest score first"
         return "no exp of these scores overflows: look for a division by 0 or a logarithm of 0"
+    if (weights[np.isneginf(exact)] > 0).any():
+        return (
+            "a score of minus infinity gets weight 0: put no finite number in its place, however small, "
+            "and do "
+            "not clip it. Clipping changes the result"
+        )
     if (weights == 0).all(axis=-1).any():
         return (
             "every weight of a row is 0, but a row sums to 1: turning nan into 0 only hides "
@@ -105,7 +112,7 @@ def _softmax_mistake(scores, weights, wanted) -> str:
         return "different scores get equal weights: clipping changes the result, subtracting does not"
     if (weights[wanted < 1e-6] > 2 * wanted[wanted < 1e-6] + 1e-300).any():
         return (
-            "a score far below the largest gets too much weight: clipping changes the result. The exp of a "
+            "a score far below the largest gets too much weight. Clipping changes the result: the exp of a "
             "very negative number is just 0"
         )
     if np.abs(weights - wanted).max() < 0.05:
