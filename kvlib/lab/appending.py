@@ -13,7 +13,7 @@ ROOMS = 12, 24, 48
 
 
 class AppendingPanel(SteppedPanel):
-    """Step through room + 1 tokens; `kvlib`'s two caches append each, and every byte is counted.
+    """A panel over room + 1 tokens; `kvlib`'s two caches append each, and every byte is counted.
 
     `room` is the buffer's max_seq_len, one of 12, 24 and 48, `step` the token it opens with. The bytes
     are those of one layer of SmolLM2 in float32. Raises ValueError for a room or step it does not have.

@@ -24,7 +24,7 @@ GONE, STRIPES = "#CDCED1", "#85888E"
 
 
 class Strip:
-    """Draw a row of slots, each a token's K and V, from the left."""
+    """A row of slots, each a token's K and V, from the left."""
 
     def __init__(self, figure, left: int, bottom: int, slots: int, width: float):
         self.slots = [
@@ -52,7 +52,7 @@ class Strip:
 
 
 class AppendingPicture(PanelPicture):
-    """Hold the figure of one run; `update(frame)` redraws it, `image()` returns what it shows."""
+    """The figure of one run; `update(frame)` redraws it, `image()` returns what it shows."""
 
     def __init__(self, run: Appending):
         super().__init__(WIDTH, HEIGHT)

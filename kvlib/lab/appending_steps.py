@@ -15,7 +15,7 @@ ROW = 1, 3, 1, 64  # one token's keys in one layer of SmolLM2, float32; the valu
 
 @dataclass(frozen=True)
 class Counted:
-    """Hold what a cache did up to a step, in bytes, and whether its last append moved its rows."""
+    """What a cache did up to a step, in bytes, and whether its last append moved its rows."""
 
     tokens: int
     written: int  # over all steps so far
@@ -27,7 +27,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Frame:
-    """Hold one step: both caches, and what the buffer said where it refused the token."""
+    """One step: both caches, and the buffer's message where it refused the token."""
 
     step: int
     cat: Counted
@@ -36,7 +36,7 @@ class Frame:
 
 
 class Appending:
-    """Run `kvlib`'s two caches over room + 1 tokens; the last one does not fit the buffer."""
+    """A run of `kvlib`'s two caches over room + 1 tokens; the last one does not fit the buffer."""
 
     def __init__(self, room: int):
         self.room = room
@@ -87,7 +87,7 @@ class Appending:
             f"{format_bytes(cat.written)} so far. Alive at its peak: {format_bytes(cat.peak)}{moved}. "
         )
         if frame.refused:
-            return said + f"The buffer refuses: “{frame.refused}”. It is as it was."
+            return said + f"The buffer refuses: “{frame.refused}”. It is unchanged."
         place = "made in this step" if t == 1 else f"at {'another' if buffer.moved else 'the same'} address"
         said += (
             f"The buffer takes 1 row: {format_bytes(buffer.now)}, {format_bytes(buffer.written)} so far. "

@@ -16,7 +16,7 @@ from kvlib.lab.watching import watch_attention
 
 
 class OnlineSoftmaxPanel(SteppedPanel):
-    """Show one query's scores, what is kept of them, and the answer so far beside the exact one.
+    """A panel of one query's scores, what is kept of them, and the answer so far with the exact one.
 
     `words` name the T keys (at most 64), `scores` (T,) are the query's scaled scores, at most 1e6 in
     size, or -inf where masked, `values` (T, D) the values. `tile` keys come at a time, 4 where None

@@ -25,7 +25,7 @@ _ORDINALS = {2: "nd", 3: "rd"}
 
 
 class OnlineSoftmaxPicture:
-    """Hold the figure; `update(softmax, frame)` redraws it, `image()` returns what it shows."""
+    """The figure; `update(softmax, frame)` redraws it, `image()` returns what it shows."""
 
     def __init__(self):
         self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
@@ -112,7 +112,7 @@ class OnlineSoftmaxPicture:
         axes.set(xlim=(-0.6, D - 0.4), ylim=(1.08 * low, 1.08 * high))
         axes.set_xticks(range(D), [str(i) for i in range(D)])
         axes.set_xlabel(
-            "number of the output" + (f", first {D}" if it.values.shape[1] > D else ""), labelpad=2
+            "component of the output" + (f", first {D}" if it.values.shape[1] > D else ""), labelpad=2
         )
         axes.axhline(0, color=style.MUTED, linewidth=0.8)
         self.now = axes.bar(range(D), np.zeros(D), width=0.62, color=NEW)
@@ -164,11 +164,11 @@ class OnlineSoftmaxPicture:
         for bar, weight, colour in zip(self.rest, frame.weights, colours):
             bar.set_height(weight)
             bar.set_color(colour)
-        title = "What they count now: exp(score − maximum)"
+        title = "Weight of each key so far: exp(score − maximum)"
         if it.mode == PARTS:
-            title = "What they count in their part: exp(score − its maximum)"
+            title = "Weight of each key in its part: exp(score − the part's maximum)"
         if frame.merged:
-            title = "What they count in the whole: exp(score − log-sum of all)"
+            title = "Weight of each key in the whole: exp(score − log-sum of all)"
         every = self._name_parts(it, frame)
         if any(label.get_text() for label in self.part_names):
             which = "each part" if every == 1 else f"every {every}{_ORDINALS.get(every, 'th')} part"

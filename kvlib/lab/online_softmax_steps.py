@@ -1,7 +1,7 @@
 """What a softmax over tiles holds after each tile, as plain arrays: no widgets, nothing drawn.
 
 One query, T keys. In tiles, step n has taken the first n tiles; step 0 none. In parts, step n has
-attended to part n by itself, and the step behind the last part merges them.
+attended to part n by itself, and the step after the last part merges them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LARGEST_VALUE = 1e100
 
 @dataclass(frozen=True)
 class Frame:
-    """Hold one step: keys start .. end - 1 are new, and what is kept after them.
+    """One step: keys start .. end - 1 are new; what is kept after them.
 
     `weights` (T,) are exp(score - high) in the units of this step, 0 where nothing was seen yet.
     `out` (D,) is divided by `total`: the answer so far. `log_sums` and `shares` are those of the
@@ -46,7 +46,7 @@ class Frame:
 
 
 class OnlineSoftmax:
-    """Hold one query's scores and the values, cut into tiles of `tile` keys, 4 or all where None.
+    """One query's scores and the values, cut into tiles of `tile` keys, 4 or all where None.
 
     `scores` (T,), at most 1e6 in size, or -inf where masked; `values` (T, D), at most 1e100 in size;
     `words` name the keys. `order` puts the keys in another order, which changes the steps and not the

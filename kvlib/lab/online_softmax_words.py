@@ -55,7 +55,7 @@ def _in_tiles(it: OnlineSoftmax, frame: Frame) -> str:
     if not np.isfinite(high):
         what = "all masked, so nothing changes."
     elif not np.isfinite(frame.old_high):
-        what = f"the first scores that are seen; their largest, {number(high)}, is the maximum."
+        what = f"the first scores; the largest, {number(high)}, is the maximum."
     elif frame.high > frame.old_high:
         what = (
             f"a score of {number(high)} is above the maximum so far, {number(frame.old_high)}. Sum and "
@@ -63,7 +63,7 @@ def _in_tiles(it: OnlineSoftmax, frame: Frame) -> str:
             f"{number(frame.rescale)}."
         )
     else:
-        what = f"no score is above the maximum, {number(frame.high)}: what is kept stays as it is."
+        what = f"no score is above the maximum, {number(frame.high)}, so nothing is rescaled."
     end = " That was the last tile: the answer" if frame.step == count else " The answer so far"
     return f"{opening}{what} The sum is {number(frame.total)}.{end} {agreement(it, frame)}."
 
@@ -71,7 +71,7 @@ def _in_tiles(it: OnlineSoftmax, frame: Frame) -> str:
 def _in_parts(it: OnlineSoftmax, frame: Frame) -> str:
     count = len(it.starts)
     if frame.step == 0:
-        return f"Step 0: {_many(count, 'part')} of up to {_many(it.tile, 'key')}, none attended to yet."
+        return f"Step 0: {_many(count, 'part')} of up to {_many(it.tile, 'key')}, no part attended to yet."
     if not frame.merged:
         log_sum = frame.log_sums[-1]
         if not np.isfinite(log_sum):
@@ -82,7 +82,7 @@ def _in_parts(it: OnlineSoftmax, frame: Frame) -> str:
                 f"{number(frame.high)} + ln {number(frame.total)} = {number(log_sum)}."
             )
         return (
-            f"Step {frame.step}: part {frame.step} of {count}, {keys(it, frame)}, by itself: {sums} It needs "
+            f"Step {frame.step}: part {frame.step} of {count}, {keys(it, frame)}, alone: {sums} It needs "
             f"nothing from another part. Its own answer {agreement(it, frame)}."
         )
     shares = [f"{share:.0%}" for share in frame.shares[:8]]

@@ -212,7 +212,7 @@ class SmallerPanel(PicturePanel):
     def _title(self) -> str:
         choice, full, mine = self.choice(), self.found.get(Choice()), self.found.get(self.choice())
         if choice.kind == FULL:
-            return "The full cache loses nothing: the others are compared with it"
+            return "The full cache loses nothing; the others are compared with it"
         holds = f"{choice.name()} holds {self._beside()}"
         if mine is None or full is None:
             return f"{holds}; what it loses is not measured yet"

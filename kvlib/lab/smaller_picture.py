@@ -30,7 +30,7 @@ NAMES = {FULL: "full", QUANTISED: "quantised", WINDOW: "window alone", "sinks": 
 
 
 class SmallerPicture:
-    """Hold the figure; `update(choice, found)` redraws it, `image()` returns what it shows."""
+    """The figure; `update(choice, found)` redraws it, `image()` returns what it shows."""
 
     def __init__(self):
         self.figure = style.new_figure(WIDTH, HEIGHT, layout=None)
@@ -42,7 +42,7 @@ class SmallerPicture:
             )
             self.left.set_ylabel("perplexity of the text")
             self.right.set(xlabel="position in the text, tokens")
-            self.right.set_ylabel("loss above the full cache's, nats")
+            self.right.set_ylabel("extra loss against the full cache, nats")
             for axis in (self.left.xaxis, self.left.yaxis):
                 axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -165,7 +165,7 @@ class SmallerPicture:
     def _losses(
         self, choice: Choice, found, full: Perplexity | None, mine: Perplexity | None, color: str
     ) -> None:
-        """Draw the smoothed loss above the full cache's of every choice, the selected one heavy."""
+        """Draw every choice's smoothed extra loss against the full cache, the selected one heavy."""
         curves = []
         if full is not None:
             others = [f for c, f in found.items() if c not in (choice, Choice())]

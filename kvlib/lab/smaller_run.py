@@ -24,7 +24,7 @@ BITS, WINDOWS, SINKS = (8, 4), (32, 64, 128, 256), (0, 1, 4, 16)  # what there a
 
 @dataclass(frozen=True)
 class Choice:
-    """Name one cache: the full one, or its bits, or its window and sinks; the others are None."""
+    """One cache: the full one, or its bits, or its window and sinks; the others are None."""
 
     kind: str = FULL
     bits: int | None = None

@@ -38,7 +38,7 @@ def heights(bars):
 def test_opens_on_the_first_tile(panel):
     assert {"kvlib-panel", "kvlib-softmax"} <= set(panel._dom_classes)
     assert panel.slider.max == 3 and panel.tile.value == 4
-    assert "Step 1 of 3, keys 0 to 3: the first scores that are seen; their largest, 2" in panel.status.value
+    assert "Step 1 of 3, keys 0 to 3: the first scores; the largest, 2" in panel.status.value
     assert np.allclose(colours(panel), [rgb(NEW)] * 4 + [rgb(FUTURE)] * 5)
 
 
@@ -54,7 +54,7 @@ def test_a_new_maximum_shrinks_what_is_kept_and_says_by_how_much(panel):
     lines = [segment.tolist() for segment in panel.picture.highs.get_segments()]
     assert lines == [[[-0.5, 3.5], [7.5, 3.5]]] and len(panel.picture.old.get_segments()) == 1
     panel.next.click()
-    assert "no score is above the maximum, 3.5: what is kept stays as it is" in panel.status.value
+    assert "no score is above the maximum, 3.5, so nothing is rescaled" in panel.status.value
     assert "That was the last tile: the answer equals the exact answer" in panel.status.value
     assert not panel.picture.old.get_segments()
 
@@ -69,7 +69,7 @@ def test_the_last_bars_stand_at_the_exact_lines(panel):
 def test_parts_need_nothing_of_each_other_and_are_merged(panel):
     panel.mode.value = PARTS
     assert panel.slider.max == 4 and panel.slider.value == 1
-    assert "part 1 of 3, keys 0 to 3, by itself: maximum 2, sum" in panel.status.value
+    assert "part 1 of 3, keys 0 to 3, alone: maximum 2, sum" in panel.status.value
     panel.next.click()
     own = np.exp(SCORES[4:8]) @ VALUES[4:8] / np.exp(SCORES[4:8]).sum()
     assert np.allclose(heights(panel.picture.now), own)
