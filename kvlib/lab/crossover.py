@@ -1,4 +1,4 @@
-"""The crossover panel: what a decode step waits for (weights, cache, arithmetic) and where that turns."""
+"""The crossover panel: what a decode step waits for (weights, cache, arithmetic) and where that changes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from kvlib.memory import DEVICES, MODELS
 from kvlib.steps import DecodeStep
 
 LONGEST_S = 5.0  # a step whose floor says more is not run
+FAR = 3  # times the floor: above, it is measured whether other programs run
 DATA_SHEET_DTYPE = "bfloat16"  # what the presets' FLOP rates are for
 
 
 class CrossoverPanel(PicturePanel):
-    """Show what dominates a decode step by batch and context, from measured or published rates.
+    """A panel of what dominates a decode step by batch and context, at measured or published rates.
 
     `preset` is a name in MODELS without experts, `device` a device of this machine (measured) or a
     name in DEVICES with a dense FLOP rate; `kv_heads` defaults to the model's own.
@@ -113,7 +114,9 @@ class CrossoverPanel(PicturePanel):
             self._show(f"Not measured: {type(error).__name__}: {first_line(error)}")
             return
         self.measured[self._point()] = found
-        self._show()
+        floor = self.case().floor(self.context.value, self.batch.value)
+        far = found.seconds > FAR * floor.seconds
+        self._show((timing.busy_note() if far else None) or "")
 
     def summary(self) -> str:
         """Return the panel in words, without anything measured: the same on every machine."""

@@ -23,7 +23,7 @@ _CONTEXT_GRID = np.sqrt(_CONTEXT_EDGES[1:] * _CONTEXT_EDGES[:-1]).round().astype
 
 
 class CrossoverPicture(PanelPicture):
-    """Hold one figure, its artists made once; `update(...)` moves them, `png()` gives the pixels."""
+    """One figure, its artists made once; `update(...)` moves them, `png()` gives the pixels."""
 
     def __init__(self):
         super().__init__(WIDTH, HEIGHT)

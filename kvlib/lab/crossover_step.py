@@ -19,7 +19,7 @@ PARTS = ("weights", "cache", "arithmetic")
 
 @dataclass(frozen=True)
 class Machine:
-    """Hold what a device reads and computes a second, its bytes, and where the rates come from."""
+    """What a device reads and computes a second, its memory, and where the rates come from."""
 
     name: str
     bandwidth: float  # bytes a second
@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Case:
-    """Hold a shape, the bytes of an element and a machine: all but batch and context."""
+    """A shape, the bytes of an element and a machine: everything but batch and context."""
 
     preset: ModelPreset
     element_bytes: int
@@ -98,29 +98,35 @@ def sentence(case: Case, context: int, batch: int, timing: Timing | None = None)
     said = [f"{shape_words(case)}, {batch_words(batch)} of {context:,} tokens, {machine.source}."]
     if floor.bound_by == "arithmetic":
         said.append(
-            f"One decode step takes at least {format_time(floor.seconds)}, its arithmetic; reading "
-            f"the weights ({weights}) and the cache ({cache}) fits into that. Arithmetic dominates."
+            f"One decode step takes at least {format_time(floor.seconds)}, the time of its arithmetic; "
+            f"reading the weights ({weights}) and the cache ({cache}) takes less. Arithmetic dominates."
         )
     else:
         what = case.dominant(context, batch)
         said.append(
             f"One decode step takes at least {format_time(floor.seconds)}: {weights} to read the "
-            f"weights and {cache} to read the cache; its arithmetic, {compute}, fits into that. "
+            f"weights and {cache} to read the cache; its arithmetic takes less, {compute}. "
             f"The {what} {'dominate' if what == 'weights' else 'dominates'}."
         )
     said.append(crossover_words(case, context))
-    said.append(f"The weights by themselves turn to arithmetic near batch {at(case.weights_batch())}.")
+    said.append(f"The products with the weights turn compute-bound near batch {at(case.weights_batch())}.")
     needed = case.needs(context, batch)
     if needed > machine.memory:
         said.append(
             f"It would need {format_bytes(needed)}, and the device has "
-            f"{format_bytes(machine.memory)}: this is arithmetic about what does not fit."
+            f"{format_bytes(machine.memory)}: it does not fit, and these times are arithmetic only."
         )
     if timing is not None:
         ratio = timing.seconds / floor.seconds
         said.append(
-            f"Measured on {timing.device}: {format_time(timing.seconds)}, {format_ratio(ratio)} times that."
+            f"Measured on {timing.device}: {format_time(timing.seconds)}, "
+            f"{format_ratio(ratio)} times the floor."
         )
+        if ratio < 1:
+            said.append(
+                "That is below the floor: part of it was read from the processor's cache, or the rates "
+                "were measured while other programs ran."
+            )
     return " ".join(said)
 
 
@@ -132,12 +138,12 @@ def crossover_words(case: Case, context: int) -> str:
             return "At this context arithmetic dominates at every batch."
         return f"At this context arithmetic takes over from the weights at batch {at(arithmetic)}."
     if cache <= 1:
-        first = "At this context the cache outweighs the weights at every batch"
+        first = "At this context the cache takes longer to read than the weights at every batch"
     else:
         first = f"At this context the cache takes over from the weights at batch {at(cache)}"
     if arithmetic is None:
         return f"{first}; no batch is bound by arithmetic."
-    return f"{first}, and arithmetic from both at batch {at(arithmetic)}."
+    return f"{first}, and arithmetic takes over from both at batch {at(arithmetic)}."
 
 
 def map_title(case: Case, context: int, batch: int) -> str:
@@ -155,10 +161,10 @@ def lines_title(case: Case, context: int) -> str:
     cache, arithmetic = case.cache_batch(context), case.arithmetic_batch(context)
     if arithmetic is not None and arithmetic <= cache:
         if arithmetic <= 1:
-            return "Arithmetic decides at every batch"
+            return "Arithmetic takes longest at every batch"
         return f"Arithmetic takes over at batch {at(arithmetic)}"
     if cache <= 1:
-        return "The cache outweighs the weights at every batch"
+        return "The cache takes longer than the weights at every batch"
     return f"The cache takes over at batch {at(cache)}"
 
 

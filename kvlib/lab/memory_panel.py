@@ -20,7 +20,7 @@ HERE = "this machine"
 
 
 class MemoryPanel(PicturePanel):
-    """Show weights, cache and free memory of any preset on any device, and how many requests fit.
+    """A panel of weights, cache and free memory of any preset on any device, and how many requests fit.
 
     `model` is a name in MODELS or a ModelPreset, `device` a name in DEVICES, a DevicePreset, or a
     device of this machine ("cpu", "cuda:0"). `context` is one of CONTEXTS, `requests` 1 to 4096,

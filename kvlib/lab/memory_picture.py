@@ -25,7 +25,7 @@ MISSING = "#E9D3D3"  # the part of the bar that the device does not have
 
 
 class MemoryPicture(PanePicture):
-    """Hold the figure; `update(setting)` redraws it, `png()` returns what it shows."""
+    """The figure; `update(setting)` redraws it, `png()` returns what it shows."""
 
     def __init__(self):
         super().__init__(WIDTH, HEIGHT)

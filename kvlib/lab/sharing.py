@@ -12,7 +12,7 @@ from kvlib.memory import ModelPreset
 
 
 class SharingPanel(PicturePanel):
-    """Show the heads of a model's shape, who reads whom, bytes a token, and the folded shapes.
+    """A panel of a model's heads: who reads whom, bytes a token, and the folded shapes.
 
     `preset` is a name in MODELS or a ModelPreset of at most 71 query heads, `num_kv_heads` any
     divisor of its query heads (its own by default), `head` the query head it opens with. Raises
@@ -74,14 +74,14 @@ class SharingPanel(PicturePanel):
             layout={"width": "330px"},
         )  # fmt: skip
         self.previous = widgets.Button(
-            description="Previous", tooltip="One query head back", layout={"width": "90px"}
+            description="Previous", tooltip="The query head before", layout={"width": "90px"}
         )
         self.next = widgets.Button(
-            description="Next", tooltip="One query head on", layout={"width": "90px"}
+            description="Next", tooltip="The next query head", layout={"width": "90px"}
         )
         self.order = widgets.ToggleButtons(
             description="Order", options=[("h // G", RIGHT), ("h % KV (wrong)", TILE)], value=RIGHT,
-            tooltips=["neighbours share, as repeat_interleave repeats", "as tile repeats"],
+            tooltips=["adjacent heads share, the order of repeat_interleave", "the order of tile"],
             style={"button_width": "auto"},
         )  # fmt: skip
         self.previous.on_click(lambda _: self._guarded(lambda: self._move(-1)))
@@ -117,7 +117,7 @@ class SharingPanel(PicturePanel):
         self._show()
 
     def _move(self, by: int) -> None:
-        """Go on or back, round at either end."""
+        """Go on or back; after the last head comes the first."""
         self.head.value = (self.head.value + by) % (self.head.max + 1)
 
     def _show(self) -> None:

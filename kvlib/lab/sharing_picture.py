@@ -20,7 +20,7 @@ NUMBERED = 15  # pixels a square must have to carry its number
 
 
 class SharingPicture(PanelPicture):
-    """Hold the figure; `update(sharing)` redraws it, `png()` returns what it shows."""
+    """The figure; `update(sharing)` redraws it, `png()` returns what it shows."""
 
     def __init__(self):
         super().__init__(WIDTH, HEIGHT)

@@ -28,7 +28,7 @@ def kind_of(num_heads: int, num_kv_heads: int) -> str:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Hold what the panel shows: a shape, its KV heads, the selected query head, the order."""
+    """What the panel shows: a shape, its KV heads, the selected query head, the order."""
 
     preset: ModelPreset
     num_kv_heads: int
@@ -81,7 +81,7 @@ class Sharing:
         """Return what the picture shows."""
         if self.order == TILE:
             if self.misled == 0:
-                return f"{self.kind}: h % KV is h // G at this end, so both orders are the same"
+                return f"{self.kind}: here h % KV equals h // G, so both orders are the same"
             return f"Tile order: {self.misled} of {self.num_heads} query heads read the wrong KV head"
         if self.kind == "MHA":
             return f"MHA: each of {_heads(self.num_heads, 'query')} reads a KV head of its own"
@@ -105,7 +105,7 @@ class Sharing:
         )
 
     def cost(self) -> str:
-        """Return the cache's bytes for a token beside MHA's."""
+        """Return the cache's bytes for a token, compared with MHA's."""
         if self.kind == "MHA":
             return f"{self.token_bytes:,} bytes of cache a token at 16 bits"
         return (
@@ -123,7 +123,7 @@ class Sharing:
         others = [h for h in self.readers if h != self.head]
         if self.order == TILE and self.misled:
             right = self.head // self.group_size
-            verdict = "the right one by chance" if own == right else f"it should read {right}"
+            verdict = "it happens to give the right head" if own == right else f"the right KV head is {right}"
             parts.append(f"This is the wrong order: {verdict}.")
         elif others:
             verb = "reads" if len(others) == 1 else "read"

@@ -8,8 +8,9 @@ import pytest
 from kvlib.lab import crossover
 from kvlib.lab.crossover import CrossoverPanel, presets_shown, sheets_shown
 from kvlib.lab.crossover_picture import BATCHES, CONTEXTS
-from kvlib.lab.crossover_step import PARTS, Case, Machine, lines_title
+from kvlib.lab.crossover_step import PARTS, Case, Machine, lines_title, sentence
 from kvlib.memory import DEVICES, MODELS
+from kvlib.timing import Timing
 
 H100 = DEVICES["H100 SXM"]
 SHEET = Machine("H100 SXM", H100.bandwidth, H100.flops, H100.memory_bytes, measured=False)
@@ -102,7 +103,7 @@ def test_opens_with_the_numbers_their_source_and_the_classes(panel, paper):
     assert "rates of H100 SXM (3.35 TB/s and 989 TFLOP/s, dense), not measured" in said(panel)
     assert "at least 9.61 ms: 4.48 ms to read the weights and 5.13 ms to read the cache" in said(panel)
     assert "The cache dominates" in said(panel) and "over from the weights at batch 14" in said(panel)
-    assert "turn to arithmetic near batch 295" in said(panel)
+    assert "turn compute-bound near batch 295" in said(panel)
     assert panel.picture.map_title.get_text() == "This step waits for its cache"
     assert bytes(panel.image.value).startswith(b"\x89PNG")
     assert paper.ran == []
@@ -252,7 +253,7 @@ def test_only_what_the_arithmetic_knows_is_offered():
 
 
 @pytest.mark.parametrize(("rates", "words"), [
-    ((1e12, 1e6), "Arithmetic decides at every batch"), ((1e6, 1e30), "The cache takes over at batch 23"),
+    ((1e12, 1e6), "Arithmetic takes longest at every batch"), ((1e6, 1e30), "The cache takes over at batch 23"),
 ])  # fmt: skip
 def test_the_title_at_the_ends(rates, words):
     machine = Machine("x", *rates, 10**9, True)
@@ -265,3 +266,21 @@ def test_a_region_at_the_right_end_is_named_beside_the_map(kv_heads):
     arithmetic = picture.regions[2]
     assert arithmetic.get_text() == "arithmetic" and arithmetic.get_rotation() == 90
     assert arithmetic.get_position()[0] > picture.map.get_xlim()[1]
+
+
+def test_a_step_below_its_floor_gets_a_sentence():
+    case = case_of("SmolLM2 135M", 3, Machine("x", 30e9, 300e9, 10**12, True), size=4)
+    floor = case.floor(1024, 1).seconds
+    assert "below the floor" in sentence(case, 1024, 1, Timing.of([0.8 * floor], "x"))
+    assert "below the floor" not in sentence(case, 1024, 1, Timing.of([1.2 * floor], "x"))
+
+
+@pytest.mark.parametrize("note", ["This machine is busy.", None])
+def test_a_step_far_above_its_floor_is_called_busy_only_where_that_was_measured(paper, monkeypatch, note):
+    asked = []
+    monkeypatch.setattr(crossover.timing, "busy_note", lambda: asked.append(1) or note)
+    monkeypatch.setattr(crossover, "FAR", 1e9)
+    panel = CrossoverPanel("SmolLM2 135M", "cpu")
+    assert "busy" not in said(panel.measure()) and not asked
+    monkeypatch.setattr(crossover, "FAR", 0)
+    assert ("busy" in said(panel.measure())) == (note is not None) and asked
