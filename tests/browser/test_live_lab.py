@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 CELL = "from kvlib.lab import LiveLab\nlab = LiveLab(device='cpu', dtype='float32', context=128)\nlab"
 WAIT_MS = 60_000
-LOADS = "() => { window.loads = 0; document.querySelector('.kvlib-lab img').addEventListener("
+LOADS = "() => { window.loads = 0; [...document.querySelectorAll('.kvlib-lab img')].at(-1).addEventListener("
 LOADS += "'load', () => window.loads++); }"
 
 
@@ -36,8 +36,8 @@ def says(panel, pattern: str) -> None:
 
 @pytest.mark.timeout(240)
 def test_toggles_sweep_and_themes(lab, panel):
-    picture = panel.locator("img")
-    clip = lab.clip(picture)
+    picture = panel.locator("img").first
+    clip = lab.clip(panel.locator(".kvlib-parts"))
     assert clip["width"] > 600
     assert panel.get_by_role("button", name="MQA").bounding_box()["y"] < clip["y"]
 
