@@ -110,6 +110,7 @@ class View:
     refusal: str | None = None  # why the selected point is not measured, as a sentence
     overlays: tuple[Overlay, ...] = ()
     recorded: Recording | None = None  # measured elsewhere, of this shape, element type and batch
+    busy: str | None = None  # where other programs were measured right after the selected step
 
     def cache_curve(self, kind: str) -> list[int]:
         """Return the cache's bytes at each of CONTEXTS."""

@@ -41,7 +41,7 @@ class FillingPanel(SteppedPanel):
         self.previous = widgets.Button(description="Previous", tooltip="One step back")
         self.next = widgets.Button(description="Next", tooltip="One step on")
         self.layer = widgets.Dropdown(
-            options=[(str(i + 1), i) for i in range(self.filling.num_layers)], value=layer,
+            options=[(str(i), i) for i in range(self.filling.num_layers)], value=layer,
             description="Layer", style={"description_width": "initial"}, layout={"width": "120px"},
         )  # fmt: skip
         row = [self.previous, self.next, self.slider]

@@ -141,7 +141,7 @@ class FillingPicture(PanelPicture):
         self.panes["weights"].show(self._weights(frame), frame, shape, dropped, used=held, gone=gone)
         if "layers" in self.panes:
             shape = f"{self.filling.num_layers} × {held} rows"
-            here = f"shown: layer {frame.layer + 1}"
+            here = f"shown: layer {frame.layer}"
             self.panes["layers"].show(self._layers(frame), frame, shape, here)
             self.selected.set_x(frame.layer)
         height = self._height(1)
@@ -185,11 +185,11 @@ class FillingPicture(PanelPicture):
         parts = [
             ({"facecolor": BAND, "edgecolor": NEW, "linewidth": 1.6}, "new in this step"),
             ({"facecolor": GONE, "edgecolor": STRIPES, "linewidth": 0, "hatch": "////"},
-             "was here, not kept"),
+             "computed earlier, gone"),
             ({"facecolor": FUTURE, "linewidth": 0}, "future"),
         ]  # fmt: skip
         if "layers" in self.panes:
-            parts.append(({"facecolor": HELD, "linewidth": 0}, "held, by layer"))
+            parts.append(({"facecolor": HELD, "linewidth": 0}, "kept, by layer"))
         for look, words in parts:
             swatch = Rectangle((x, KEY - 6), 18, 12, transform=IdentityTransform(), **look)
             swatch.set_hatch_linewidth(0.8)

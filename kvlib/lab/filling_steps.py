@@ -89,7 +89,7 @@ class Filling:
         place = f" in each of the {self.num_layers} layers" if self.num_layers > 1 else ""
         if frame.step == 0:
             first = self.ends[1]
-            return f"Step 0: the cache is empty{place}. Next: {_count(first, 'token')} in one pass."
+            return f"Step 0: the cache is empty{place}. The next pass runs {_count(first, 'token')}."
         kind = "decode" if frame.step > self.prompt_passes else "prefill"
         if kind == "prefill" and self.prompt_passes > 1:
             kind = f"prefill, chunk {frame.step} of {self.prompt_passes}"
@@ -99,17 +99,18 @@ class Filling:
         row = frame.weights[held - 1, :held]
         most = int(row.argmax())
         if held == 1:
-            focus = "It can only attend to itself."
+            focus = "It can attend only to itself."
         else:
-            layer = f" In layer {frame.layer + 1}, " if self.num_layers > 1 else " "
+            layer = f"In layer {frame.layer}, " if self.num_layers > 1 else ""
+            other = f"“{self.words[most].strip()}” at position {most}"
             focus = (
-                f"{layer}“{self.words[held - 1].strip()}” puts most weight, {row[most]:.0%}, on "
-                f"{'itself' if most == held - 1 else f'“{self.words[most].strip()}” ({most})'}."
-            ).strip()
+                f"{layer}“{self.words[held - 1].strip()}” puts the most weight, {row[most]:.0%}, on "
+                f"{'itself' if most == held - 1 else other}."
+            )
         return (
-            f"{opening}. {_count(new, 'new row')} of K and of V{place}: now {held}. "
-            f"{_count(new, 'query', 'queries')}, {_count(new, 'row')} of scores"
-            f"{f' over {held} keys, its own included' if new == 1 else ', each up to its own token'}. "
+            f"{opening}. {_count(new, 'new row')} of K and of V{place}, {held} in all. "
+            f"{_count(new, 'query makes', 'queries make')} {_count(new, 'row')} of scores, "
+            f"{f'over {held} keys, its own included' if new == 1 else 'each up to its own token'}. "
             f"{focus}"
         )
 

@@ -215,7 +215,7 @@ class LiveLab(PicturePanel):
             setting, device_name(setting.device), total_memory(setting.device),
             self.measurer.rates.get((setting.device, setting.dtype)), self.measurer.points, guess,
             self.measurer.refusal(setting), tuple(self._overlays.values()),
-            self.controls.recording(),
+            self.controls.recording(), self.measurer.busy.get(setting.point()),
         )  # fmt: skip
 
     def _refresh(self) -> None:

@@ -15,7 +15,7 @@ from kvlib import timing
 from kvlib.devices import free_memory, is_out_of_memory
 from kvlib.lab.curves import Point, Rates, Setting
 from kvlib.lab.style import format_bytes, format_time
-from kvlib.lab.words import first_line
+from kvlib.lab.words import FAR, SPREAD, first_line
 from kvlib.steps import CPU_LIMIT, DecodeStep
 from kvlib.timing import Timing
 
@@ -37,6 +37,7 @@ class Measurer:
         self.points: dict[Point, Timing] = {}
         self.rates: dict[tuple[str, str], Rates] = {}
         self.failed: dict[Point, str] = {}
+        self.busy: dict[Point, str] = {}  # where other programs took much of the processor
         self.done = self.total = 0  # of the sweep
         self._wish: Setting | None = None
         self._again: Point | None = None  # measured, and wished anew
@@ -139,12 +140,16 @@ class Measurer:
             elif expected > 2 * BUDGET_S:
                 self.say(
                     f"Now measuring {setting.kind} at {setting.context:,} tokens, "
-                    f"about {format_time(expected)} a step."
+                    f"about {format_time(expected)} for each step."
                 )
             self._ran = setting.frame
             found = step.run(point.kv_heads, point.context, point.batch, budget_s=BUDGET_S)
             self.points[point] = found
             floor = setting.floor(self.rates_of(setting)).seconds
+            odd = found.seconds > FAR * floor or found.high > SPREAD * found.low
+            self.busy.pop(point, None)
+            if odd and (note := timing.busy_note()):
+                self.busy[point] = note
             key = (setting.device, setting.dtype)
             self._slowdown[key] = max(self._slowdown.get(key, 1.0), found.seconds / floor)
         except Exception as error:
@@ -190,17 +195,17 @@ class Measurer:
         if not step.fits(*shape):
             why = ""
             if setting.device == "cpu" and step.limit_bytes == CPU_LIMIT:
-                why = " (the course stays under 4 GB, to keep a class's laptops usable)"
+                why = " (the course stays under 4 GB, so that laptops stay usable)"
             return (
-                f"Not measured: it would need {format_bytes(step.needs(*shape))}; of "
-                f"{format_bytes(free_memory(setting.device))} free here this panel may use "
-                f"{format_bytes(step.limit_bytes)}{why}. The floor alone is drawn."
+                f"Not measured: it would need {format_bytes(step.needs(*shape))}, and of the "
+                f"{format_bytes(free_memory(setting.device))} free here this panel uses at most "
+                f"{format_bytes(step.limit_bytes)}{why}. Only the floor is drawn."
             )
         if (setting.device, setting.dtype) in self.rates:
             expected = self._expected(setting)
             if expected > LONGEST_S:
                 return (
                     f"Not measured: one step would take about {format_time(expected)} here. "
-                    "The floor alone is drawn."
+                    "Only the floor is drawn."
                 )
         return None

@@ -48,12 +48,12 @@ def lay_over(lab: LiveLab, attend: Callable[..., Tensor], contexts: Sequence[int
                 timed = step.run(*shape, budget_s=BUDGET_S, attend=_checked(attend, check))
             own[context] = timed.seconds
         except DoesNotFit:
-            said.append(f"At {context:,} tokens it does not fit here.")
+            said.append(f"At {context:,} tokens the step does not fit into memory here.")
             continue
         except TimeUp:
             said.append(
-                f"At {context:,} tokens a step with yours was not done after {STEP_S:g} s: it is not "
-                "measured, and no further context is tried."
+                f"At {context:,} tokens a step with yours was not finished after {STEP_S:g} s. It is not "
+                "measured, and no longer context is tried."
             )
             break
         except Exception as error:
@@ -78,7 +78,7 @@ def _checked(attend: Callable[..., Tensor], check: Callable[[], None]) -> Callab
 def _not_measured(attend, setting) -> str | None:
     """Return why an attention is not worth measuring, or None; it runs on small examples."""
     if not callable(attend):
-        return "This is no function."
+        return "This is not a function."
     try:
         with time_limit(CHECK_S) as check:
             for batch, tokens in EXAMPLES:
@@ -87,7 +87,7 @@ def _not_measured(attend, setting) -> str | None:
                 if reason is not None:
                     return reason
     except TimeUp:
-        return f"Your attention was not done with a few small examples after {CHECK_S:g} s."
+        return f"Your attention did not finish a few small examples in {CHECK_S:g} s."
     except Exception as error:
         return f"It raised {type(error).__name__}: {error}"
     return None
@@ -114,7 +114,7 @@ def _wrong_at(attend, setting, batch: int, tokens: int) -> str | None:
         many = f"{batch} sequence{'s' * (batch > 1)} of {tokens} token{'s' * (tokens > 1)}"
         return (
             f"Your attention gives other numbers than the formula, here for {many}, so its time "
-            "means nothing yet."
+            "says nothing yet."
         )
     return None
 

@@ -62,8 +62,8 @@ def notice(problems: Sequence[str]) -> str:
     if not problems:
         return ""
     more = len(problems) - 1
-    rest = f" {more} more {'is' if more == 1 else 'are'} left out, too." if more else ""
-    return f"A recorded file is left out: {problems[0]}{rest}"
+    rest = f" {more} more {'was' if more == 1 else 'were'} not used either." if more else ""
+    return f"A recorded file was not used: {problems[0]}{rest}"
 
 
 def sentence(view: View) -> str:
@@ -83,7 +83,7 @@ def sentence(view: View) -> str:
         )
         if view.timing is not None:
             said += f" Here it took {_compared(view.timing.seconds / point.seconds)}."
-    return f"{said} That recording was ended before its grid was done." if it.partial else said
+    return f"{said} That recording was stopped before it was complete." if it.partial else said
 
 
 def _why(it: Recording, place: tuple) -> str:
@@ -99,4 +99,6 @@ def _why(it: Recording, place: tuple) -> str:
 def _compared(ratio: float) -> str:
     if 0.95 <= ratio < 1.05:
         return "as long"
-    return f"{format_ratio(ratio)} times as long" if ratio > 1 else f"1/{format_ratio(1 / ratio)} of that"
+    if ratio > 1:
+        return f"{format_ratio(ratio)} times as long"
+    return f"less, by a factor of {format_ratio(1 / ratio)}"

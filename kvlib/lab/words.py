@@ -7,8 +7,8 @@ import re
 from kvlib.lab.curves import CONTEXTS, View
 from kvlib.lab.style import format_bytes, format_ratio, format_time
 
-BUSY = " Its repeats differ by more than half: something else keeps this device busy."
-FAR = 4.0  # times its floor: above it no cause is named
+FAR = 4.0  # times its floor: above it no cause is named, except a busy machine that was measured
+SPREAD = 1.5  # slowest over fastest repeat: above it the time is uncertain
 DEVICE_LENGTH = 27  # characters of a device's name that fit over the right half
 
 
@@ -61,8 +61,8 @@ def sentence(view: View) -> str:
     parts = [
         f"{setting.kind} ({heads} KV {'head' if heads == 1 else 'heads'} for "
         f"{setting.preset.num_heads} query heads), {shape_line(view)}, {setting.context:,} tokens: "
-        f"the cache is {format_bytes(setting.cache_bytes())} beside "
-        f"{format_bytes(setting.weight_bytes())} of weights."
+        f"the cache takes {format_bytes(setting.cache_bytes())}, the weights "
+        f"{format_bytes(setting.weight_bytes())}."
     ]
     if heads != setting.preset.num_kv_heads:
         parts.append(_own_kind(setting))
@@ -83,13 +83,14 @@ def _own_kind(setting) -> str:
     own = preset.num_kv_heads
     kind = {preset.num_heads: "MHA", 1: "MQA"}.get(own, f"GQA with {own} KV heads")
     here = f"{setting.kind} with {heads} KV {'head' if heads == 1 else 'heads'}"
-    return f"{preset.name} is {kind}; {here} is this shape with {'fewer' if heads < own else 'more'}."
+    change = "fewer" if heads < own else "more"
+    return f"{preset.name} itself uses {kind}; {here} is its shape with {change} KV heads."
 
 
 def _left_out(preset) -> str:
     """Return which weights one step does not read, in brackets; nothing where it reads all."""
-    parts = ["of the experts only the active ones"] if preset.experts is not None else []
-    parts += [] if preset.tie_embeddings else ["without the input embedding, which is looked up"]
+    parts = ["only the active experts"] if preset.experts is not None else []
+    parts += [] if preset.tie_embeddings else ["without the input embedding: a step looks up one row"]
     return f" ({'; '.join(parts)})" if parts else ""
 
 
@@ -100,7 +101,7 @@ def _time_part(view: View, floor, timing) -> str:
         f"{format_time(floor.cache_s)} to read the cache"
     )
     if floor.bound_by == "arithmetic":
-        bytes_part = f"bound by arithmetic, {format_time(floor.compute_s)}; {bytes_part}"
+        bytes_part = f"limited by arithmetic, {format_time(floor.compute_s)}; {bytes_part}"
     if timing is None:
         return f"One decode step takes at least {format_time(floor.seconds)} ({bytes_part})."
     ratio = timing.seconds / floor.seconds
@@ -108,8 +109,12 @@ def _time_part(view: View, floor, timing) -> str:
         f"One decode step took {format_time(timing.seconds)} on {view.device_name}, "
         f"{_times_floor(ratio)} of {format_time(floor.seconds)} ({bytes_part})."
     )
-    busy = BUSY if timing.high > 1.5 * timing.low and ratio <= FAR else ""
-    return f"{took} {why_far(view, ratio)}{busy}"
+    said = [took, why_far(view, ratio)]
+    if timing.high > SPREAD * timing.low:
+        said.append("Its repeats differ by more than half, so the time is uncertain.")
+    if view.busy:
+        said.append(f"{view.busy} Measure again when it is quieter.")
+    return " ".join(said)
 
 
 def why_far(view: View, ratio: float) -> str:
@@ -117,25 +122,25 @@ def why_far(view: View, ratio: float) -> str:
     setting, floor = view.setting, view.floor
     if ratio < 0.95:
         return (
-            "Below the floor: part of what it reads still lay in the processor's own cache, "
+            "Below the floor: probably part of what it reads was still in the processor's own cache, "
             "which is faster than memory."
         )
     if ratio < 1.5:
-        return "That is close: reading the bytes is nearly all it does."
+        return "That is close to the floor: the step does little but read these bytes."
     if setting.device.startswith("cuda") and floor.seconds < 2e-3:
         return (
-            "The bytes are few for this GPU: starting the step's many small kernels takes longer "
-            "than reading them."
+            "The bytes are few for this GPU: probably it takes longer to start the step's many kernels "
+            "(compiled functions) than to read them."
         )
     if ratio > FAR:
-        return "So far above it, this machine is probably busy with other work: measure again."
+        return "Reading explains only a small part of this time."
     if setting.device == "cpu" and setting.dtype != "float32":
-        return f"Many CPUs have no fast {setting.dtype} arithmetic and convert every number first."
+        return f"Many CPUs have no fast arithmetic in {setting.dtype} and convert every number first."
     if floor.cache_s > floor.weights_s:
-        return "Attention over so long a cache reads it more slowly than a plain read would."
+        return "Attention reads such a long cache more slowly than a plain read would."
     return (
-        "The weights are the larger part: products of one row with a matrix, layer after layer, "
-        "read more slowly than one long read does."
+        "The weights are the larger part, and multiplying one row by a matrix, layer after layer, "
+        "reads them more slowly than one long read would."
     )
 
 
@@ -144,7 +149,7 @@ def _guess_part(guess: float, timing) -> str:
         return f"Your guess: {format_time(guess)}."
     ratio = guess / timing.seconds
     if 0.8 <= ratio <= 1.25:
-        return f"Your guess of {format_time(guess)} is within a quarter of the truth."
+        return f"Your guess of {format_time(guess)} is within a quarter of the measured time."
     side = "too high" if ratio > 1 else "too low"
     times = format_ratio(max(ratio, 1 / ratio))
     return f"Your guess of {format_time(guess)} is {times} times {side}."

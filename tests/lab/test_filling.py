@@ -41,7 +41,7 @@ def test_opens_on_the_prefill_as_one_block(panel):
 def test_a_decode_step_makes_one_row_and_keeps_k_and_v_only(panel):
     panel.next.click()
     assert "Step 2, decode: “on” at position 3. 1 new row of K and of V" in panel.status.value
-    assert "1 query, 1 row of scores over 4 keys, its own included" in panel.status.value
+    assert "1 query makes 1 row of scores, over 4 keys, its own included" in panel.status.value
     shapes = [shape(panel, key) for key in ("q", "k", "v", "weights", "output")]
     assert shapes == ["(1, 4)", "(4, 4)", "(4, 4)", "(1, 4)", "(1, 4)"]
     fates = {key: pane.fate.get_text() for key, pane in panel.picture.panes.items()}
@@ -68,7 +68,7 @@ def test_a_kept_row_never_changes_its_colour_and_zero_has_one():
 
 def test_the_key_names_each_colour_and_they_are_far_apart(panel):
     words = " ".join(label.get_text() for label in panel.picture.labels())
-    for part in ("new in this step", "was here, not kept", "future", "below 0", "above 0", "weight 0"):
+    for part in ("new in this step", "computed earlier, gone", "future", "below 0", "above 0", "weight 0"):
         assert part in words
     light = [float(_rgb(c) @ [0.2126, 0.7152, 0.0722]) for c in (ZERO, FUTURE, GONE)]
     assert min(-np.diff(light)) > 0.05
@@ -81,7 +81,7 @@ def test_the_buttons_walk_to_both_ends_and_stay(panel):
     for _ in range(9):
         panel.previous.click()
     assert panel.slider.value == 0 and "This is the empty cache." in panel.status.value
-    assert "Next: 3 tokens in one pass" in panel.status.value
+    assert "The next pass runs 3 tokens." in panel.status.value
     assert not panel.next.disabled and not panel.previous.disabled
     assert shape(panel, "k") == "(0, 4)" and shape(panel, "q") == ""
 
@@ -101,7 +101,7 @@ def test_every_step_of_every_layer_draws_and_says_something_of_its_own(panel):
 def test_every_layer_fills_and_the_shown_one_is_framed(panel):
     panel.layer.value = 2
     panel.slider.value = 4
-    assert "In layer 3, “mat” puts most weight" in panel.status.value
+    assert "In layer 2, “mat” puts the most weight" in panel.status.value
     assert panel.picture.selected.get_x() == 2
     strip = panel.picture.panes["layers"].image.get_array()
     assert np.allclose(strip[5], _rgb(NEW)) and not np.allclose(strip[4], _rgb(NEW))
@@ -118,7 +118,7 @@ def test_chunks_of_a_prompt_are_steps_of_their_own():
 def test_one_token_and_a_whole_text_in_one_pass():
     q, k, v = arrays(tokens=1)
     alone = FillingPanel(["Hi"], q, k, v)
-    assert "It can only attend to itself." in alone.status.value
+    assert "It can attend only to itself." in alone.status.value
     assert alone.picture.panes["k"].fate.get_text() == "kept: 1 row"
     whole = FillingPanel(WORDS, *arrays(), prefill=6)
     assert whole.slider.max == 1

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kvlib import timing
 from kvlib.lab import LiveLab
 from kvlib.lab.curves import BATCHES, CONTEXTS, grouped_choices
 from kvlib.lab.style import KINDS
@@ -56,19 +57,27 @@ def test_measure_again_measures_the_selected_point_only(lab, paper):
     assert len(paper.ran) == 3
 
 
-def test_far_above_the_floor_no_cause_is_named(lab):
-    from kvlib.lab import words
-
-    assert "probably busy" in words.why_far(lab.view(), 11.0)
-    assert "busy" not in words.why_far(lab.view(), 3.0)
+@pytest.mark.parametrize("note", [None, "This machine is busy: other programs take 60%."])
+@pytest.mark.parametrize("times_floor", [1.2, 11.0])
+def test_a_busy_machine_is_named_only_where_it_was_measured(lab, paper, monkeypatch, note, times_floor):
+    floor = lab.setting.floor(lab.measurer.rates_of(lab.setting)).seconds
+    slow = timing.Timing.of([times_floor * floor], lab.setting.device)
+    monkeypatch.setattr(paper, "run", lambda self, *shape, budget_s: slow)
+    asked = []
+    monkeypatch.setattr(timing, "busy_note", lambda: asked.append(1) or note)
+    lab.controls.again.click()
+    far = times_floor > 4
+    assert asked == ([1] if far else [])
+    assert ("Reading explains only a small part" in status(lab)) is far
+    assert ("busy" in status(lab)) is (far and note is not None)
 
 
 def test_the_sentence_names_the_models_own_kind_and_what_is_not_read(lab):
     lab.controls.model.value = "Llama 2 7B"
-    assert "Llama 2 7B is MHA; GQA with 4 KV heads is this shape with fewer." in status(lab)
+    assert "Llama 2 7B itself uses MHA; GQA with 4 KV heads is its shape with fewer KV heads." in status(lab)
     assert "without the input embedding" in status(lab)
     lab.controls.model.value = "Mixtral 8x7B"
-    assert "only the active ones" in status(lab) and "Mixtral 8x7B is" not in status(lab)
+    assert "only the active experts" in status(lab) and "Mixtral 8x7B itself" not in status(lab)
 
 
 def test_points_of_other_settings_are_kept_apart_and_return(lab):
@@ -110,7 +119,7 @@ def test_what_does_not_fit_is_said_and_its_floor_drawn(lab, paper):
     before = len(paper.ran)
     lab.controls.context.value = 131072
     assert len(paper.ran) == before
-    assert "would need 18.7 GB" in status(lab) and "may use 2 GB" in status(lab)
+    assert "would need 18.7 GB" in status(lab) and "uses at most 2 GB" in status(lab)
     assert title(lab).startswith("MHA: one step cannot take less than")
 
 

@@ -85,7 +85,7 @@ def test_nothing_that_is_passed_raises(lab, answer):
 
 def test_a_context_that_does_not_fit_is_said(lab, paper):
     said = lay_over(lab, grouped_attention, contexts=(512, 131072))
-    assert drawn(lab) == {512: 2.0} and "At 131,072 tokens it does not fit here." in said
+    assert drawn(lab) == {512: 2.0} and "At 131,072 tokens the step does not fit into memory here." in said
 
 
 def test_a_failure_in_the_middle_keeps_what_was_measured(lab, monkeypatch):
@@ -156,7 +156,7 @@ def test_an_attention_that_never_ends_is_ended_and_said(lab, paper, monkeypatch)
     begun = time.perf_counter()
     said = lay_over(lab, lambda *args: time.sleep(60), contexts=(512,))
     assert time.perf_counter() - begun < 30
-    assert said.startswith("Your attention was not done with a few small examples after 0.2 s.")
+    assert said.startswith("Your attention did not finish a few small examples in 0.2 s.")
     assert drawn(lab) == {} and paper.with_own == []
 
 
@@ -177,7 +177,7 @@ def test_an_attention_that_is_slow_at_length_is_ended_and_the_rest_kept(lab, pap
     said = lay_over(lab, slow, contexts=(128, 2048, 8192)).splitlines()
     assert time.perf_counter() - begun < 50
     assert list(drawn(lab)) == [128] and len(said) == 2
-    assert "At 2,048 tokens a step with yours was not done after 5 s" in said[1]
+    assert "At 2,048 tokens a step with yours was not finished after 5 s" in said[1]
     assert "no further context" in said[1]
     lay_over(lab, right, contexts=(2048,))  # the lab and the pools go on
     assert list(drawn(lab)) == [2048]
@@ -193,4 +193,4 @@ def test_without_signals_the_clock_is_looked_at_between_the_calls(lab, paper, mo
         time.sleep(0.1)
         return right(q, k, v, mask)
 
-    assert "was not done" in lay_over(lab, slow, contexts=(512,))
+    assert "was not finished" in lay_over(lab, slow, contexts=(512,))

@@ -197,11 +197,11 @@ def test_a_broken_file_is_said_once_and_the_lab_works(folder, recording, paper, 
     (folder / f"{name}.json").write_text(text)
     lab = tiny_lab()
     said = status(lab).replace("&#x27;", "'")
-    assert f"A recorded file is left out: {name}.json is no recording: " in said and why in said
+    assert f"A recorded file was not used: {name}.json is no recording: " in said and why in said
     assert "at least" in said and "Error" not in said and offered(lab) is None
     assert "<b>" not in said
     lab.controls.kind.value = "MQA"
-    assert "left out" not in status(lab) and "One decode step took" in status(lab)
+    assert "not used" not in status(lab) and "One decode step took" in status(lab)
 
 
 def test_good_ones_beside_broken_ones_are_offered(folder, recording):
@@ -211,7 +211,7 @@ def test_good_ones_beside_broken_ones_are_offered(folder, recording):
     (folder / "a.json").mkdir()
     lab = tiny_lab()
     assert len(offered(lab)) == 2
-    assert "a.json is no recording: it is no plain file. 3 more are left out, too." in status(lab)
+    assert "a.json is no recording: it is no plain file. 3 more were not used either." in status(lab)
 
 
 @pytest.mark.parametrize("path", ["nowhere.json", "no/such/folder", "a\0b", "x" * 5000])
