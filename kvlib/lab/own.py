@@ -53,7 +53,7 @@ def lay_over(lab: LiveLab, attend: Callable[..., Tensor], contexts: Sequence[int
         except TimeUp:
             said.append(
                 f"At {context:,} tokens a step with yours was not finished after {STEP_S:g} s. It is not "
-                "measured, and no longer context is tried."
+                "measured, and no further context is tried."
             )
             break
         except Exception as error:
