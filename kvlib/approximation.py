@@ -28,7 +28,7 @@ CACHES: dict[str, Callable[[], Cache]] = {
 
 @dataclass(frozen=True, eq=False)
 class Approximation:
-    """Report one cache on one text: bytes claimed and found, and how far off keys and values were.
+    """One cache on one text: bytes claimed and found, and how far off keys and values were.
 
     `claimed_bytes` is what the caches say, `held_bytes` what their tensors take. Errors are of all layers
     together: the largest of any number, and the root mean square as a share of that of the rows.
@@ -44,7 +44,7 @@ class Approximation:
 
 
 class Beside(KVCache):
-    """Run a cache and keep, beside it, the rows it was given; attention reads the cache's."""
+    """A cache, and next to it the rows it was given; attention reads the cache's."""
 
     def __init__(self, cache: Cache) -> None:
         super().__init__()

@@ -97,7 +97,7 @@ def _split_attention(q: Tensor, k: Tensor, v: Tensor, num_splits: int) -> Tensor
     queries = q.reshape(1, heads, -1, head_dim)
     k, v = k.view(heads, num_keys, head_dim), v.view(heads, num_keys, head_dim)
     size = num_keys // num_splits
-    rest = num_splits * size  # up to num_splits - 1 keys behind it make a part of their own
+    rest = num_splits * size  # up to num_splits - 1 keys after it make a part of their own
     parts = [
         x[:, :rest].unflatten(1, (num_splits, size)).transpose(0, 1) for x in (k, v)
     ]  # each a view, (S, B KV, size, D)
@@ -173,7 +173,7 @@ def padded_mask(mask: Tensor | None, valid: Tensor, num_new: int) -> Tensor:
 
 
 def _check_valid(valid: Tensor, q: Tensor, seq_len: int | None) -> None:
-    """Raise ValueError unless `valid` is bool (B, seq_len + t), for t queries behind seq_len."""
+    """Raise ValueError unless `valid` is bool (B, seq_len + t), for t queries after seq_len."""
     if valid.dtype != torch.bool or valid.dim() != 2 or valid.shape[0] != q.shape[0]:
         raise ValueError(
             f"valid is {valid.dtype} of shape {tuple(valid.shape)}; it must be bool, one row for "

@@ -1,6 +1,6 @@
 """Measure what the library promises, against what no one here wrote: `python -m kvlib.bench`.
 
-Two tables, made in one run. First the decode step of SmolLM2-135M in float32, batch 1, beside
+Two tables, made in one run. First the decode step of SmolLM2-135M in float32, batch 1, and that of
 transformers' LlamaForCausalLM on the same weights with its DynamicCache and its StaticCache, ours both
 operation by operation and by the C step; all take turns, so that a busy moment meets them all.
 Then one layer's decode attention as a share of its floor, the larger of bytes over measured bandwidth
@@ -38,7 +38,7 @@ def in_turn(calls: dict[str, Callable[[], object]], rounds: int, device) -> dict
     """Call each in turn, `rounds` times in runs of four; return the median seconds of each.
 
     A run's first call is not timed: it finds the processor's cache full of the others' weights,
-    which a real text, step behind step, does not.
+    which a real text, step after step, does not.
     """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     while len(next(iter(seconds.values()))) < rounds:
@@ -74,7 +74,7 @@ def load_transformers(device):
 
 @torch.no_grad()
 def decode_steps(model: Model, theirs, seq_len: int, rounds: int) -> dict[str, float]:
-    """Time one decode step behind `seq_len` random tokens, ours in every way and theirs; check they agree."""
+    """Time one decode step after `seq_len` random rows, ours in every way and theirs; check they agree."""
     from transformers import DynamicCache, StaticCache
 
     room = seq_len + 4 * (rounds // 3 + 1)  # of every four steps three are timed

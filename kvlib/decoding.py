@@ -1,12 +1,12 @@
-"""Ways to run a decode step, behind one door that says what it chose and why.
+"""Ways to run a decode step; one function chooses and says why.
 
 - "eager": the model as it is, PyTorch operation by operation. Works everywhere, with every cache.
 - "compiled": `torch.compile` turns each layer into a few fused loops.
 - "native": one C function runs the whole step (a CPU, float32, one sequence).
 - "graphed": a CUDA graph, recorded once, plays all of a step's kernels in one launch.
 
-All but the first write at fixed addresses, which only a `StaticKVCache` has. What cannot be had
-falls back to "eager", with the reason in a sentence.
+All but the first write at fixed addresses, which only a `StaticKVCache` has. An unavailable
+way says why in a sentence and falls back to "eager".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHORTEST_GRAPH = 256  # keys; a graph is recorded for each power of two from her
 
 
 def why_not(model: Model, how: str, caches: Sequence | None = None, batch_size: int = 1) -> str | None:
-    """Return why a way of decoding cannot be had, in one sentence, or None if nothing is known against it.
+    """Return why a way of decoding is unavailable, in one sentence, or None if nothing is known against it.
 
     `caches`, where given, are asked too. Raises ValueError for a way that does not exist.
     """
@@ -101,7 +101,7 @@ class Decoder:
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Run one new token of each sequence, (B, 1) int64, behind the caches; return logits (B, V).
+        """Run one new token of each sequence, (B, 1) int64, after those in the caches; return logits (B, V).
 
         Raises ValueError for tokens that do not fit; the caches are then as they were.
         """
@@ -252,7 +252,7 @@ class Graphed(OnBuffers):
 
 
 def keys_of_graph(position: int, room: int) -> int:
-    """Return how many slots the graph for a position reads: a power of two behind it, within the buffer."""
+    """Return how many slots the graph for a position reads: a power of two after it, within the buffer."""
     return min(room, max(SHORTEST_GRAPH, 1 << position.bit_length()))
 
 

@@ -21,7 +21,7 @@ ROWS_AT_ONCE = 8  # of a weight, so that its reading is that many streams of add
 
 
 class LayerWeights(NamedTuple):
-    """Hold the six weights of a layer, as `kvlib.model` lays them out."""
+    """The six weights of a layer, as `kvlib.model` lays them out."""
 
     attention_norm: Tensor  # (C,)
     qkv: Tensor  # ((H + 2 KV) D, C)

@@ -20,7 +20,7 @@ from kvlib.rotary import rotate
 
 @dataclass(frozen=True)
 class LatentShape:
-    """Name the sizes of latent attention; the defaults are DeepSeek-V3's."""
+    """Sizes of latent attention; the defaults are DeepSeek-V3's."""
 
     hidden_size: int = 7168
     num_heads: int = 128
@@ -125,7 +125,7 @@ class LatentAttention(nn.Module):
         """Carry the queries into the latent space, attend as MQA, carry the result out.
 
         q (W_UK c) = (q W_UK) c: the keys' up-projection moves over to the query, and the values'
-        behind the weighted sum. No row is ever expanded. -> (B, H, t, V)
+        to after the weighted sum. No row is ever expanded. -> (B, H, t, V)
         """
         queries = torch.cat([nope_queries @ self.up_keys, rope_queries], dim=3)  # (B, H, t, L + R)
         latent = attend(queries, keys, values, self._scale)  # (B, H, t, L)

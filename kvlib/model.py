@@ -27,7 +27,7 @@ from kvlib.rotary import attend_by_place, check_scaling, rotary_tables, rotate
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Name the shape of a decoder; field for field what a Llama config.json says."""
+    """Shape of a decoder, field for field what a Llama config.json says."""
 
     num_layers: int
     num_heads: int
@@ -234,7 +234,7 @@ class Model(nn.Module):
         left_padding: Sequence[int] | None = None,
         last_only: bool = False,
     ) -> Tensor:
-        """Run new tokens behind those the caches hold; the caches grow by t.
+        """Run new tokens after those that the caches hold; the caches grow by t.
 
         Shapes: `tokens` (B, t) int64 -> logits (B, t, V), or (B, 1, V) with `last_only`.
         `left_padding` gives, for each sequence of a batch of unequal lengths, how many padding

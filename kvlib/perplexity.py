@@ -23,7 +23,7 @@ from kvlib.model import Model
 
 @dataclass(frozen=True, eq=False)
 class Perplexity:
-    """Report how well a text of `len(nll)` + 1 tokens was predicted, and what its cache held.
+    """How well a text of `len(nll)` + 1 tokens was predicted, and what its cache held.
 
     `nll[i]` is -log p(token i + 1 | tokens 0 .. i) in nats, on the CPU; `cache_bytes` the bytes all layers
     hold at the end, for `cached_tokens` tokens, 0 without a cache.

@@ -17,7 +17,7 @@ from kvlib.packing import check_bits, pack, unpack_into
 
 
 class Quantized(NamedTuple):
-    """Hold codes, packed in bytes, and the scale and zero they are read with.
+    """Codes, packed in bytes, and the scale and zero that they are read with.
 
     For numbers (..., g, D): `codes` uint8 (..., g * bits / 8, D); `scale` and `zero`, in the dtype of
     the numbers, (..., 1, D) where g tokens share a scale, (..., g, 1) where D channels do.

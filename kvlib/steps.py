@@ -34,7 +34,7 @@ CPU_LIMIT = 2_200_000_000  # bytes: with Python, torch and a notebook the whole 
 
 
 class DoesNotFit(MemoryError):
-    """Say what a step would need (`needed`) and what it may use (`limit`), both in bytes."""
+    """A step needs more (`needed`) than it may use (`limit`), both in bytes."""
 
     def __init__(self, sentence: str, needed: int, limit: int):
         super().__init__(sentence)
@@ -42,7 +42,7 @@ class DoesNotFit(MemoryError):
 
 
 class DecodeStep:
-    """Measure decode steps of one preset, with any number of KV heads, on one device in one dtype.
+    """Decode steps of one preset, measured with any number of KV heads, on one device in one dtype.
 
     `memory_limit` is in bytes; by default 60 percent of what is free on a CPU and no more than
     2.2 GB, and 85 percent on CUDA. All DecodeSteps of a device share its pools.
@@ -198,7 +198,7 @@ class DecodeStep:
 
 
 class _Pools:
-    """Hold what one device has allocated for steps: flat weights, a flat cache, rotary tables."""
+    """What one device has allocated for steps: flat weights, a flat cache, rotary tables."""
 
     def __init__(self, device: torch.device):
         self.device, self.lock = device, threading.RLock()

@@ -35,7 +35,8 @@ def tiled_attention(
     Shapes: q (B, H, t, D), k and v (B, KV, T, D), `mask` bool, broadcast to (B, H, t, T), causal
     where None -> (B, H, t, D). Tiles that no query sees are not read; to find them, a given mask is
     looked at. Raises ValueError as `reference_attention` does, and for a tile below 1. Source:
-    Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022 (FlashAttention).
+    Milakov and Gimelshein 2018 (running maximum and sum); Rabe and Staats 2021 (the output rescaled with
+    them); Dao et al. 2022 (FlashAttention).
     """
     _group_size(q, k, v)
     _check_mask(mask, q, k)
@@ -53,7 +54,7 @@ def attend_part(
     (B, H, t), natural logarithm. Without a mask every query sees the whole part: a part does not
     know where in the text it stands. No key seen: out 0, log_sum -inf. Neither is rounded to 16
     bits, and log_sum is float64 where the device has it: it is the largest score plus the log of the
-    sum, and beside a large score float32 has no digits left for that log. Raises ValueError as
+    sum, and next to a large score float32 has no digits left for that log. Raises ValueError as
     `tiled_attention` does.
     """
     _check_part(q, k, v)
@@ -78,7 +79,7 @@ def merge_parts(outs: Sequence[Tensor], log_sums: Sequence[Tensor]) -> tuple[Ten
     high = log_sums.amax(dim=0)
     share = (log_sums - _finite(high)).exp()  # (S, B, H, t), of the largest part's
     total = share.sum(dim=0)
-    share = share / total.masked_fill(total == 0, 1)  # by the log_sum of all, rounded, they might not sum to 1
+    share = share / total.masked_fill(total == 0, 1)  # by a rounded log_sum they would not sum to 1
     return (share[..., None].to(outs.dtype) * outs).sum(dim=0), high + total.log()
 
 
@@ -135,7 +136,7 @@ def _attend_rows(
     q = (q.to(wide) / math.sqrt(q.shape[4])).flatten(2, 3)  # a KV head serves its whole group at once
     end = k.shape[2]
     if mask is None and offset is not None:
-        end = min(end, max(0, offset + group[1]))  # behind it not even the last query sees a key
+        end = min(end, max(0, offset + group[1]))  # after it not even the last query sees a key
     out = torch.zeros_like(q)  # (B, KV, G r, D), not yet divided by total
     total = q.new_zeros(*q.shape[:3], 1)  # sum of exp(score - high)
     high = torch.full_like(total, NOTHING)  # largest score so far

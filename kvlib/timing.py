@@ -37,7 +37,7 @@ _kept: dict[str, float] = {}
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold the samples of one measurement, in seconds, and the name of their device."""
+    """Samples of one measurement, in seconds, and the name of their device."""
 
     seconds: float  # the median
     samples: tuple[float, ...]
@@ -124,7 +124,7 @@ def busy_share(seconds: float = 0.1) -> float:
     """Measure the share of this process's cores that other programs take, from 0 to 1.
 
     As many threads as torch uses compute for `seconds`; what they did not get of that time, others did.
-    0 on a quiet machine, about 0.5 beside a program as busy as this one.
+    0 on a quiet machine, about 0.5 next to a program as busy as this one.
     """
     spent = []
 
@@ -282,7 +282,7 @@ def _keep(device: torch.device, key: str, rate: Callable[[], float], fresh: bool
 def _was_quiet(processor_s: float, wall_s: float) -> bool:
     """Tell whether torch's threads had the CPU nearly to themselves, by the share they got of it.
 
-    A rate measured beside other work holds for this process, and is not kept for later ones.
+    A rate measured while others worked holds for this process, and is not kept for later ones.
     """
     return processor_s > 0.6 * wall_s * torch.get_num_threads()
 
@@ -324,7 +324,7 @@ def _write_store(rates: dict[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Floor:
-    """Hold the least time of a decode step: the larger of its bytes and its arithmetic."""
+    """Least time of a decode step: the larger of its bytes' and its arithmetic's."""
 
     seconds: float
     weights_s: float  # reading the weights

@@ -12,7 +12,7 @@ from kvlib.caches.contract import Cache, Rows, own, stored
 
 
 class KVCache(Cache):
-    """Append rows by concatenation: right, short, and a full copy for every token.
+    """Rows appended by concatenation: right, short, and a full copy for every token.
 
     `torch.cat` makes a new tensor, so old and new are alive at once and T tokens copy
     Theta(T^2) bytes. `StaticKVCache` mends that. Storage is never written again once made,

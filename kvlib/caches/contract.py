@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class Rows(NamedTuple):
-    """Say what the rows of one cache look like; every update must agree with it."""
+    """Shape, dtype and device of a cache's rows; fixed by the first update."""
 
     batch_size: int
     num_kv_heads: int
@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 
 
 class Cache(ABC):
-    """Keep the keys and values of one layer.
+    """Keys and values of one layer.
 
     Three numbers are kept apart, each a Python int that is never read off tensor contents:
 

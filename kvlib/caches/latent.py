@@ -11,11 +11,11 @@ from kvlib.caches.contract import Cache, Rows, stored
 
 
 class LatentKVCache(Cache):
-    """Keep, for each token, its latent vector and the one rotary key that all heads share.
+    """For each token its latent vector and the one rotary key that all heads share.
 
-    A row is the latent and, behind it, the rotary key: 512 + 64 numbers in DeepSeek-V2 and V3.
+    A row is the latent followed by the rotary key: 512 + 64 numbers in DeepSeek-V2 and V3.
     The whole row is the key, its latent part is the value too, so nothing is kept twice: no factor
-    2. The rotary key comes already turned by its position. Kept by concatenation, as in `KVCache`.
+    2. The rotary key comes already rotated by its position. Kept by concatenation, as in `KVCache`.
     See `kvlib.latent_attention` for what attends to such rows. Source: DeepSeek-V2, 2024.
     """
 

@@ -17,7 +17,7 @@ from kvlib.quantization import Quantized, dequantize_into, error_bound, quantize
 AT_ONCE = 2**18  # numbers of keys, and of values, that are quantised together
 
 class HeldBytes(NamedTuple):
-    """Itemise the bytes a quantised cache holds; their sum is `nbytes`."""
+    """Bytes that a quantised cache holds, by item; their sum is `nbytes`."""
 
     codes: int
     scales_and_zeros: int
@@ -25,7 +25,7 @@ class HeldBytes(NamedTuple):
 
 
 class QuantizedKVCache(Cache):
-    """Keep old rows in `bits` bits a number, and the newest in full precision. Approximate.
+    """Old rows in `bits` bits a number, the newest in full precision. Approximate.
 
     Tokens 0 .. `group` - 1 are one group, the next `group` another. A group is quantised whole, once
     its last token is no longer among the `recent` newest; between updates `recent` to `recent` + `group` - 1
@@ -114,7 +114,8 @@ class QuantizedKVCache(Cache):
 
         Codes are only ever appended, so those of now are the first of those to come.
         """
-        length, count, recent, rows = self._seq_len, self.quantized_len // self.group, self._recent, self._rows
+        length, rows, recent = self._seq_len, self._rows, self._recent
+        count = self.quantized_len // self.group
 
         @stored
         def restore() -> None:
@@ -130,7 +131,7 @@ class QuantizedKVCache(Cache):
 
     @property
     def quantized_len(self) -> int:
-        """Tokens held as codes, a whole number of groups; the rows behind them are exact."""
+        """Tokens held as codes, a whole number of groups; the rows after them are exact."""
         return 0 if self._groups is None else self._groups[0].codes.shape[2] * self.group
 
     @property

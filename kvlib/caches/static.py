@@ -13,7 +13,7 @@ from kvlib.pages import ask_for_large_pages
 
 
 class StaticKVCache(Cache):
-    """Write each new row into its slot of a fixed buffer; copy nothing, move nothing.
+    """A fixed buffer: each new row is written into its slot, nothing is copied, nothing moves.
 
     The buffer, (B, KV, max_seq_len, D) for keys and the same for values, is made at the first
     update and keeps its address for the cache's whole life. Slots that were never written are
@@ -38,7 +38,7 @@ class StaticKVCache(Cache):
         k, v = cache._checked(k, v)
         if k.is_inference() or v.is_inference():
             raise ValueError(
-                "a buffer was made under torch.inference_mode, where nothing outside can write to it; make it "
+                "a buffer was made under torch.inference_mode and cannot be written outside of it; make it "
                 "outside, or give a clone"
             )
         if isinstance(seq_len, bool) or not isinstance(seq_len, int):
@@ -81,7 +81,7 @@ class StaticKVCache(Cache):
         self._k = self._v = self._rows = None
 
     def crop(self, length: int) -> None:
-        """Keep the first `length` tokens; the slots behind them are free to be written again."""
+        """Keep the first `length` tokens; the slots after them are free to be written again."""
         self._seq_len = self._checked_length(length)
 
     @stored
@@ -109,7 +109,7 @@ class StaticKVCache(Cache):
         return None if self._rows is None else (self._k, self._v)
 
     def advance(self, num_new: int) -> None:
-        """Count `num_new` rows that were written straight into the buffers, behind the used ones.
+        """Count `num_new` rows that were written straight into the buffers, after the used ones.
 
         Raises ValueError, with nothing changed, where there is no buffer or no room for so many.
         """
@@ -117,8 +117,8 @@ class StaticKVCache(Cache):
             raise ValueError(f"advance counts a whole number of new rows, not {num_new!r}")
         if self._rows is None or self._seq_len + num_new > self.max_seq_len:
             raise ValueError(
-                f"{num_new} rows cannot have been written behind {self._seq_len}: the buffer has room "
-                f"for {0 if self._rows is None else self.max_seq_len}"
+                f"{num_new} rows cannot have been written after the first {self._seq_len}: the buffer has "
+                f"room for {0 if self._rows is None else self.max_seq_len}"
             )
         self._seq_len += num_new
 

@@ -16,7 +16,7 @@ KEYS = "rotated", "unrotated"
 
 
 class Block(NamedTuple):
-    """Say what lies in the buffer from row `start` on: the sinks, then the last tokens.
+    """What lies in the buffer from row `start` on: the sinks, then the last tokens.
 
     Of `length` tokens `dropped` are missing, all of them between the sinks and the rest.
     """
@@ -32,12 +32,12 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The buffer's row behind the last one held."""
+        """The buffer's row after the last one held."""
         return self.start + self.rows
 
 
 class Tail(NamedTuple):
-    """Hold the last tokens of a chunk that was larger than the buffer, without the sinks."""
+    """The last tokens of a chunk that was larger than the buffer, without the sinks."""
 
     k: Tensor  # (B, KV, rows, D)
     v: Tensor
@@ -46,7 +46,7 @@ class Tail(NamedTuple):
 
 
 class SlidingWindowKVCache(Cache):
-    """Keep the last `window` tokens, and for ever the first `sinks`: memory that stops growing.
+    """The last `window` tokens, and for ever the first `sinks`: memory that stops growing.
 
     A query sees itself, the window - 1 tokens before it, and the sinks: `window` counts the current
     token, as `sliding_window` does in transformers. `update` returns
@@ -58,7 +58,7 @@ class SlidingWindowKVCache(Cache):
 
         [sinks][ let go ... ][sinks again][window rows][new rows][ free ]
 
-    New rows are written behind the old ones, so nothing moves; the sinks are copied in front of
+    New rows are written after the old ones, so nothing moves; the sinks are copied in front of
     the window, over rows that have left it, so that what is returned is one slice. At the end of
     the buffer the last window - 1 rows move to its front: about one row copied for each token. A
     chunk larger than the room comes back as a tensor of its own, and only its last rows stay.
@@ -204,7 +204,7 @@ class SlidingWindowKVCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both buffers, used or not, and of the rows a large chunk left beside them."""
+        """Bytes of both buffers, used or not, and of the rows a large chunk left outside of them."""
         held = [x for x in (self._k, self._v) if x is not None] + list((self._tail or ())[:2])
         return sum(x.nbytes for x in held)
 

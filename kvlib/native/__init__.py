@@ -1,7 +1,7 @@
 """C functions for decoding on a CPU, where PyTorch's parts leave time between them.
 
 Float32 on a CPU only. Each has its counterpart in PyTorch, which it is compared with; `why_not` says why
-they are not to be had on a machine.
+they are unavailable on a machine.
 """
 
 from kvlib.native.build import NotBuilt, why_not

@@ -29,7 +29,7 @@ PATIENCE_S = 120
 
 
 class NotBuilt(RuntimeError):
-    """Say in one sentence why the C functions are not to be had here."""
+    """One sentence on why the C functions are unavailable here."""
 
 
 @functools.cache
@@ -47,7 +47,7 @@ def library() -> ctypes.CDLL:
 
 @functools.cache
 def why_not() -> str | None:
-    """Return why the C functions are not to be had, in one sentence, or None where they are."""
+    """Return why the C functions are unavailable, in one sentence, or None where they are not."""
     if os.environ.get("KVLIB_NATIVE") == "0":
         return "KVLIB_NATIVE=0 turns the C functions off."
     try:

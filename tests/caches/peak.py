@@ -1,4 +1,4 @@
-"""Print the most memory a process held, in bytes above what it began with: `python peak.py CACHE PROMPT CHUNK`.
+"""Print the most memory a process held, in bytes above its model's: `peak.py CACHE PROMPT CHUNK`.
 
 A model of many layers and few weights prefills a prompt and decodes over the end of a group, when every
 layer of a quantised cache turns rows into codes. Run by test_peak.py, in a process of its own.
