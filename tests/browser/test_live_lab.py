@@ -7,7 +7,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 CELL = "from kvlib.lab import LiveLab\nlab = LiveLab(device='cpu', dtype='float32', context=128)\nlab"
-WAIT_MS = 60_000
+WAIT_MS = 120_000  # on a machine with ten other programs
 LOADS = "() => { window.loads = 0; [...document.querySelectorAll('.kvlib-lab img')].at(-1).addEventListener("
 LOADS += "'load', () => window.loads++); }"
 
@@ -34,7 +34,7 @@ def says(panel, pattern: str) -> None:
     panel.get_by_role("status").filter(has_text=words).wait_for(timeout=WAIT_MS)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_toggles_sweep_and_themes(lab, panel):
     picture = panel.locator("img").first
     clip = lab.clip(panel.locator(".kvlib-parts"))
