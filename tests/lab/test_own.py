@@ -193,4 +193,4 @@ def test_without_signals_the_clock_is_looked_at_between_the_calls(lab, paper, mo
         time.sleep(0.1)
         return right(q, k, v, mask)
 
-    assert "was not finished" in lay_over(lab, slow, contexts=(512,))
+    assert "did not finish" in lay_over(lab, slow, contexts=(512,))

@@ -131,7 +131,7 @@ def test_a_refused_point_and_a_partial_recording_are_told(recording):
     lab = tiny_lab(recorded=partial)
     assert offered(lab)[1].endswith("(partial)")
     assert f"has no time for this point: {INTERRUPTED}" in status(lab)
-    assert "ended before its grid was done" in status(lab)
+    assert "stopped before it was complete" in status(lab)
 
 
 def test_another_number_of_kv_heads_is_another_curve():
