@@ -219,9 +219,8 @@ def set_up(tools=False, cpu=None, folder=None):
         f"Installing the packages of {requirement_files(tools)[-1].relative_to(ROOT)}; pip shows "
         "its progress, and can be quiet for some minutes at 'Installing collected packages'."
     )
-    if cpu and not folder:
-        if not small_torch(pip_command("install"), must=chosen):
-            announce_download(False, None, chosen=True)
+    if cpu and not folder and not small_torch(pip_command("install"), must=chosen):
+        announce_download(False, None, chosen=True)
     install(tools, folder)
     write_lab_defaults()
     write_kernel_environment()
@@ -387,10 +386,15 @@ def write_lab_defaults():
     path = VENV / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(LAB_DEFAULTS, indent=2) + "\n", "utf-8")
-    path = VENV / "etc" / "jupyter" / "jupyter_server_config.d" / "kvlib.json"
+    path = VENV / "etc" / "jupyter" / "jupyter_server_config.py"
     path.parent.mkdir(parents=True, exist_ok=True)
-    loaded = {"ServerApp": {"jpserver_extensions": {"kvlib_server": True}}}
-    path.write_text(json.dumps(loaded, indent=2) + "\n", "utf-8")
+    path.write_text(server_config(ROOT), "utf-8")
+
+
+def server_config(root):
+    """Return a server's configuration that saves panels as pictures, in the way of root's kvlib."""
+    hook = root / "kvlib" / "lab" / "saving.py"  # run by itself: the server needs no PyTorch
+    return f"import runpy\n\nc.ContentsManager.pre_save_hook = runpy.run_path({str(hook)!r})['keep_pictures']\n"
 
 
 def write_kernel_environment():

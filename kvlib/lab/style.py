@@ -47,6 +47,7 @@ FIGURE_CSS = """
 .kvlib-figure { display: block; height: auto; max-width: 100%; border-radius: 6px; }
 [data-jp-theme-light="false"] .kvlib-figure, .vscode-dark .kvlib-figure {
   filter: invert(0.9) hue-rotate(180deg); }
+.jp-OutputArea-output pre { word-break: normal; overflow-wrap: break-word; }
 @media print { .kvlib-figure { filter: none !important; } }
 """.replace("\n", " ").strip()
 

@@ -12,6 +12,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+from course import server_config
 from kvlib.model_file import model_home
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +67,9 @@ class LabServer:
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", f"--port={self.port}"]
         command += ["--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}"]
         command += [f"--ServerApp.root_dir={self.root}", f"--LabApp.app_settings_dir={settings}"]
-        command.append("--ServerApp.jpserver_extensions=kvlib_server=True")  # also where not installed anew
+        config = Path(homes["JUPYTER_CONFIG_DIR"])
+        config.mkdir()
+        (config / "jupyter_server_config.py").write_text(server_config(ROOT))
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             command.append("--allow-root")
         with self.log.open("w") as log:

@@ -8,7 +8,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from PIL import Image
 
-from kvlib_server import AGAIN
+from kvlib.lab.saving import AGAIN
 from tests.browser.lab import LabPage
 from tests.notebooks.lessons import NAMES
 

@@ -218,8 +218,8 @@ def test_lab_settings_are_written(course, programs):
     course.set_up()
     text = (course.VENV / "share/jupyter/lab/settings/overrides.json").read_text()
     assert '"fetchNews": "false"' in text and '"windowingMode": "none"' in text
-    text = (course.VENV / "etc/jupyter/jupyter_server_config.d/kvlib.json").read_text()
-    assert '"kvlib_server": true' in text
+    config = (course.VENV / "etc/jupyter/jupyter_server_config.py").read_text()
+    assert str(course.ROOT / "kvlib/lab/saving.py") in config
 
 
 # ---------------------------------------------------------------- failures

@@ -1,4 +1,4 @@
-"""What the Jupyter server does for the course when a notebook is saved; imports nothing of kvlib.
+"""What the Jupyter server does for the course when a notebook is saved; it runs this file by itself.
 
 A saved notebook keeps no running panel: reopened, JupyterLab would show "Error displaying widget:
 model not found" in each one's place. So where an output also has a picture or words, these are saved
@@ -8,14 +8,6 @@ times the size.
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 AGAIN = "Run this cell again to use this panel."
-
-
-def _jupyter_server_extension_points():
-    return [{"module": "kvlib_server"}]
-
-
-def _load_jupyter_server_extension(serverapp) -> None:
-    serverapp.contents_manager.register_pre_save_hook(keep_pictures)
 
 
 def keep_pictures(model, **kwargs) -> None:

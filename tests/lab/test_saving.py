@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvlib_server import AGAIN, WIDGET, keep_pictures
+from course import server_config
+from kvlib.lab.saving import AGAIN, WIDGET, keep_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,5 +49,7 @@ def test_other_files_are_left_alone(model):
 
 
 def test_the_server_loads_no_pytorch_with_it():
-    loaded = "import sys, kvlib_server; sys.exit(any(n in sys.modules for n in ('torch', 'kvlib')))"
-    assert subprocess.run([sys.executable, "-c", loaded], cwd=ROOT).returncode == 0
+    lines = ["import sys, types", "c = types.SimpleNamespace(ContentsManager=types.SimpleNamespace())"]
+    lines += [server_config(ROOT), "assert callable(c.ContentsManager.pre_save_hook)"]
+    lines += ["assert not {'torch', 'kvlib'} & set(sys.modules)"]
+    assert subprocess.run([sys.executable, "-c", "\n".join(lines)]).returncode == 0
