@@ -394,7 +394,8 @@ def write_lab_defaults():
 def server_config(root):
     """Return a server's configuration that saves panels as pictures, in the way of root's kvlib."""
     hook = root / "kvlib" / "lab" / "saving.py"  # run by itself: the server needs no PyTorch
-    return f"import runpy\n\nc.ContentsManager.pre_save_hook = runpy.run_path({str(hook)!r})['keep_pictures']\n"
+    keep = f"runpy.run_path({str(hook)!r})['keep_pictures']"
+    return f"import runpy\n\nc.ContentsManager.pre_save_hook = {keep}\n"
 
 
 def write_kernel_environment():

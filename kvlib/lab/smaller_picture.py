@@ -20,7 +20,9 @@ MOST_LABELS = 24
 POINT = 7  # pixels from the middle of a marker to what may stand next to it
 PLACES = [  # of a label, in points from its marker, the nearest first
     (x * side, y, "left" if side > 0 else "right")
-    for x, y in ((8, 0), (7, 9), (7, -9), (10, 18), (10, -18), (10, 30), (10, -30), (10, 44), (10, 60), (10, 80))
+    for x, y in (
+        (8, 0), (7, 9), (7, -9), (10, 18), (10, -18), (10, 30), (10, -30), (10, 44), (10, 60), (10, 80),
+    )
     for side in (1, -1)
 ]
 NEAR = 10  # of these places: farther off, a small label would seem to be another point's
@@ -147,7 +149,8 @@ class SmallerPicture:
             x *= 1.5 if always else 1  # the chosen point is larger
             label.set(position=(x, y), ha=side)
             box = self._extent(label)
-            hidden = sum(box.overlaps(taken) for taken in self._taken) + 100 * (not _within(self.left.bbox, box))
+            outside = not _within(self.left.bbox, box)
+            hidden = sum(box.overlaps(taken) for taken in self._taken) + 100 * outside
             if best is None or hidden < best[0]:
                 best = hidden, x, y, side, box
             if not hidden:

@@ -253,7 +253,8 @@ def test_only_what_the_arithmetic_knows_is_offered():
 
 
 @pytest.mark.parametrize(("rates", "words"), [
-    ((1e12, 1e6), "Arithmetic takes longest at every batch"), ((1e6, 1e30), "The cache takes over at batch 23"),
+    ((1e12, 1e6), "Arithmetic takes longest at every batch"),
+    ((1e6, 1e30), "The cache takes over at batch 23"),
 ])  # fmt: skip
 def test_the_title_at_the_ends(rates, words):
     machine = Machine("x", *rates, 10**9, True)
