@@ -60,4 +60,4 @@ def same_weights(theirs, config: ModelConfig) -> Model:
     from kvlib.weights import _assemble
 
     state = theirs.state_dict()
-    return _assemble("theirs", config, lambda name: state[name], device="cpu", dtype=torch.float32)
+    return _assemble(config, lambda name: state[name], device="cpu", dtype=torch.float32)
