@@ -569,11 +569,12 @@ def test(options, cpu, folder):
 def on_all_processors(pytest, options):
     """Run the same tests as each of PROCESSORS would round, with one thread and with two."""
     failed = []
+    patient = ["--nbval-cell-timeout=900", "--timeout=1200"]  # an old processor is several times slower
     for name, settings in PROCESSORS.items():
         for threads in ("1", "2"):
             title = f"{name}, {threads} thread" + "s" * (threads != "1")
             say(f"===== {title}: {' '.join(f'{k}={v!r}' for k, v in settings.items())}")
-            if run(pytest + options, OMP_NUM_THREADS=threads, **settings):
+            if run(pytest + patient + options, OMP_NUM_THREADS=threads, **settings):
                 failed.append(title)
     if failed:
         raise Stop(f"Other results were found on a processor {'; '.join(failed)}.")
