@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -29,9 +30,15 @@ DECODED = 34  # tokens: a group of 32 and two more
 
 
 def peak_bytes() -> int:
-    """Return the most this process ever had in memory."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most
+    """Return the most this process ever had in memory.
+
+    On Linux `ru_maxrss` begins at what the parent had when it started this process; VmHWM is this one's own.
+    """
+    if sys.platform != "linux":
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else 1024 * most
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(status["VmHWM"].split()[0])
 
 
 def main(name: str, prompt: int, chunk: int) -> None:
