@@ -22,6 +22,7 @@ _ONLY = {  # settings of which the model computes one value
     "hidden_act": ("silu", "swish"),  # two names of one function
     "attention_bias": (False,), "mlp_bias": (False,), "is_causal": (True,), "partial_rotary_factor": (1,),
 }  # fmt: skip
+_WINDOWS = ("layer_types", "sliding_window", "use_sliding_window")  # of layers that have none
 _HARMLESS = {  # about training, text, sampling, or the program that saved or will run the model
     "initializer_range", "attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop",
     "pretraining_tp", "use_cache", "bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id",
@@ -87,6 +88,9 @@ def folder_config(folder: Path) -> ModelConfig:
         raise ValueError(f"{folder} has no config.json, or an empty one; it is no checkpoint folder")
     if raw.get("model_type") != "llama":
         raise ValueError(f"{path} describes a {raw.get('model_type')!r:.60} model; llama is supported")
+    windows = raw.get("use_sliding_window", True) and raw.get("sliding_window")
+    if not windows and set(raw.get("layer_types", ())) <= {"full_attention"}:  # no window, said in full
+        raw = {name: value for name, value in raw.items() if name not in _WINDOWS}
     refuse_unknown(path, raw, _USED | _HARMLESS, _ONLY)
     rope = _rope(path, raw)
     try:

@@ -145,6 +145,7 @@ def _steps(
     if chunk_size is not None:
         check_whole("chunk_size", chunk_size)
     if seed is not None:
+        seed = seed.item() if hasattr(seed, "item") else seed  # of NumPy or torch
         check_whole("seed", seed, -(2**63))
         if seed >= 2**64:
             raise ValueError(f"seed must be below 2^64, not {seed!r:.60}")

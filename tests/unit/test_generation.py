@@ -185,6 +185,7 @@ def test_a_seed_means_the_same_text(model):
 
     assert sample(5) == sample(5) == sample(5, KVCache) == sample(5, None)
     assert sample(5) != sample(6)
+    assert sample(np.int64(5)) == sample(torch.tensor(5)) == sample(5)
     steps = stream(model, PROMPT, 20, temperature=2.0, seed=5)
     assert [step.token for step in steps] == sample(5)
 

@@ -375,6 +375,7 @@ def test_config_that_asks_for_what_is_not_computed(folder, changes, word):
     {"original_max_position_embeddings": 32},
     {"rope_scaling": {("type" if k == "rope_type" else k): v for k, v in LLAMA3.items()}},
     {"rope_theta": 300, "rms_norm_eps": 0.01}, {"hidden_act": "swish"}, {"tie_word_embeddings": True},
+    {"layer_types": ["full_attention"] * 2, "sliding_window": 4, "use_sliding_window": False},
     {"pretraining_tp": 2, "attention_dropout": 0.1, "use_cache": False, "temperature": 0.6},
     {"chunk_size_feed_forward": 0, "id2label": {"0": "no"}, "dtype": "float32", "problem_type": None},
 ], ids=str)  # fmt: skip
