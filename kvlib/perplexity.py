@@ -38,11 +38,6 @@ class Perplexity:
         """The perplexity: exp(mean nll), the number of equally likely tokens it amounts to."""
         return self.nll.double().mean().exp().item()
 
-    @property
-    def num_scored(self) -> int:
-        """Tokens that were predicted: all but the first."""
-        return len(self.nll)
-
 
 def sample_text() -> str:
     """Return the text that comes with the course: topics of Python's documentation, about 7,000 tokens."""

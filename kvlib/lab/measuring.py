@@ -69,11 +69,6 @@ class Measurer:
         self._wish, self._again, self._sweep = None, None, []
         self.done = self.total = 0
 
-    @property
-    def sweeping(self) -> bool:
-        """Return whether points of a sweep are left."""
-        return bool(self._sweep)
-
     def release(self) -> None:
         """Free the weights and caches that steps are measured on."""
         if self._step is not None:

@@ -2,8 +2,8 @@
 
 The same sources give the same file, byte for byte. Cells whose output is a measurement cannot
 repeat it: they carry the tags `nbval-ignore-output` and `timing` or `device`, and a first line
-`# timing: why` or `# device: why`. Their stored outputs stay until the lesson, kvlib or
-requirements.txt changes, or `--fresh` asks for new ones.
+`# timing: why` or `# device: why`. Their stored outputs stay until what they depend on changes (see
+`sources_hash`), or `--fresh` asks for new ones.
 
 This module does not know what a lesson teaches. `problems` is what the tests hold every lesson to.
 """
@@ -36,6 +36,7 @@ COLOURS = 64  # in a stored picture: a quarter of the bytes, no visible differen
 MEASURED = ("timing", "device")
 PICTURE = re.compile(r"(?<=data:image/png;base64,)[A-Za-z0-9+/=]+")  # in an output's HTML
 WIDGET = "application/vnd.jupyter.widget-view+json"
+DRAWS = {"curves.py", "label.py", "layout.py", "measuring.py", "picture.py", "smaller_run.py", "style.py"}
 PRIVATE = re.compile(
     r"/(?:home|Users|root|tmp|var/folders|private)/|[A-Za-z]:\\\\|site-packages|0x[0-9a-f]{8,}"
 )
@@ -106,14 +107,25 @@ def _private_part(output) -> str | None:
 
 
 def sources_hash(notebook) -> str:
-    """Hash what a measurement depends on: the lesson's cells, kvlib's code, the requirements."""
+    """Hash what a measurement depends on: the lesson's code, what runs, measures and draws, the requirements.
+
+    A lesson's text, and what panels and exercises say, do not change what was measured.
+    """
     digest = hashlib.sha256()
     for cell in notebook.cells:
-        digest.update(json.dumps([cell.cell_type, cell.source]).encode())
-    for path in [*sorted((ROOT / "kvlib").rglob("*.py")), ROOT / "requirements.txt"]:
+        if cell.cell_type == "code":
+            digest.update(cell.source.encode() + b"\0")
+    for path in [*filter(_is_measured, sorted((ROOT / "kvlib").rglob("*.*"))), ROOT / "requirements.txt"]:
         digest.update(path.relative_to(ROOT).as_posix().encode())
         digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:16]
+
+
+def _is_measured(path: Path) -> bool:
+    """Whether a file of kvlib is code that a stored measurement, or its picture, depends on."""
+    room = path.relative_to(ROOT / "kvlib").parts[0]
+    draws = path.name in DRAWS or path.stem.endswith(("_picture", "_step"))
+    return path.suffix in (".py", ".c", ".h") and room != "teach" and (room != "lab" or draws)
 
 
 def execute(notebook, folder: Path) -> None:

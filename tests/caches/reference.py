@@ -33,12 +33,6 @@ class Case:
         """Tokens over all chunks."""
         return sum(self.chunks)
 
-    def lengths(self) -> list[int]:
-        """List the lengths the cache can surely be cropped to: all, until a window has let rows go."""
-        if self.kind.window is not None and self.longest > self.kind.sinks + self.kind.window:
-            return sorted({*self.kind.crops(len(self.rows)), self.undo})
-        return list(range(len(self.rows) + 1))
-
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Draw q (B, H, T, D) and k, v (B, KV, T, D) from the standard normal."""
         generator = torch.Generator().manual_seed(self.seed)

@@ -295,7 +295,7 @@ def test_an_interrupted_sweep_is_a_stopped_one(lab, paper, monkeypatch):
     monkeypatch.setattr(paper, "on_run", staticmethod(interrupt))
     with pytest.raises(KeyboardInterrupt):
         lab.sweep(contexts=(128, 512, 2048), kinds=("MHA",))
-    assert len(lab.measurer.points) == 1 and not lab.measurer.sweeping
+    assert len(lab.measurer.points) == 1 and lab.measurer.total == 0
     assert lab.controls.stop.disabled and lab.controls.progress.layout.visibility == "hidden"
     lab.controls.kind.value = "MQA"
     assert len(paper.ran) == 3  # its own point, and nothing of the old sweep

@@ -141,20 +141,28 @@ def test_readable_ids_stay_and_random_ones_are_replaced():
     assert [cell.id for cell in notebook.cells] == ["see-it", "my-own", "see-it-1"]
 
 
-def test_measurements_depend_on_the_cells_the_code_and_the_requirements(tmp_path, monkeypatch):
-    (tmp_path / "kvlib").mkdir()
-    code, requirements = tmp_path / "kvlib" / "a.py", tmp_path / "requirements.txt"
-    code.write_text("x = 1\n")
-    requirements.write_text("torch\n")
+def test_measurements_depend_on_the_code_that_measures_and_draws(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "ROOT", tmp_path)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
-    stamps = [build.sources_hash(notebook)]
-    code.write_text("x = 2\n")
+    cells = [nbformat.v4.new_markdown_cell("Read."), nbformat.v4.new_code_cell("1")]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+
+    def stamp_with(name, text):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        return build.sources_hash(notebook)
+
+    stamps = [stamp_with("requirements.txt", "torch")]
+    sources = (
+        "kvlib/timing.py", "kvlib/caches/a.py", "kvlib/native/step.c", "kvlib/lab/style.py",
+        "kvlib/lab/live_picture.py", "requirements.txt",
+    )  # fmt: skip
+    stamps += [stamp_with(name, f"{name}\n") for name in sources]
+    cells[1].source = "2"
     stamps.append(build.sources_hash(notebook))
-    requirements.write_text("torch==1\n")
-    stamps.append(build.sources_hash(notebook))
-    notebook.cells[0].source = "2"
-    stamps.append(build.sources_hash(notebook))
-    assert len(set(stamps)) == 4
-    code.write_bytes(b"x = 2\r\n")  # a checkout on Windows
+    assert len(set(stamps)) == len(sources) + 2
+
+    cells[0].source = "Read on."
+    for words in ("kvlib/lab/words.py", "kvlib/teach/guess.py", "kvlib/lab/look.css", "kvlib/native/step.so"):
+        assert stamp_with(words, "x") == stamps[-1], words
+    (tmp_path / "kvlib/timing.py").write_bytes(b"kvlib/timing.py\r\n")  # a checkout on Windows
     assert build.sources_hash(notebook) == stamps[-1]

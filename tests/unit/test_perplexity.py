@@ -55,7 +55,7 @@ def test_an_exact_cache_gives_what_a_pass_without_one_gives(tied, cache, chunk_s
     assert got.nll.shape == (LENGTH - 1,) and got.nll.dtype == torch.float64
     assert torch.allclose(got.nll, want, rtol=1e-11, atol=1e-11)
     assert math.isclose(got.value, math.exp(want.mean().item()), rel_tol=1e-11)
-    assert got.num_scored == LENGTH - 1
+    assert len(got.nll) == LENGTH - 1
     held = {None: 0, KVCache: LENGTH - 1, StaticKVCache: LENGTH - 1}.get(cache, 40)
     assert got.cache_bytes == held * 2 * 2 * 2 * 4 * 8  # layers, keys and values, heads, D, bytes
     assert got.cached_tokens == (LENGTH - 1 if cache else 0)
@@ -182,7 +182,7 @@ def test_an_unrotated_window_reads_past_the_models_positions():
     text = torch.randint(31, (61,), generator=torch.Generator().manual_seed(2)).tolist()
     window = lambda: SlidingWindowKVCache(6, sinks=2, keys="unrotated")  # noqa: E731
     got = perplexity(model, text, cache=window, chunk_size=4)
-    assert got.num_scored == 60 > model.config.max_seq_len and got.cached_tokens == 60
+    assert len(got.nll) == 60 > model.config.max_seq_len and got.cached_tokens == 60
     start = perplexity(model, text[:31], cache=window, chunk_size=4)
     assert torch.allclose(got.nll[:30], start.nll, rtol=1e-11, atol=1e-11)
 
