@@ -103,6 +103,8 @@ RIGHT["05-grouped-attention"] = {
         "divided at the end": "s = folded @ k.transpose(2, 3) / D**0.5\n"
         "w = (s - s.max(-1, keepdim=True).values).exp()\n"
         "return ((w @ v) / w.sum(-1, keepdim=True)).reshape(B, H, 1, D)",
+        "a softmax in float64": "w = (folded @ k.mT / D**0.5).double().softmax(-1).to(v.dtype)\n"
+        "return (w @ v).reshape(B, H, 1, D)",
     }.items()
 }
 _LOOP = """
@@ -143,6 +145,8 @@ WRONG["05-grouped-attention"] = [
         ("k, v = k[:, :, -16:], v[:, :, -16:]\nreturn ((folded @ k.mT / D**0.5).softmax(-1) @ v)"
          ".reshape(B, H, 1, D)", "not those of the formula"),
         ("return (folded[:, :, :, None] * k[:, :, None]).sum(-1).softmax(-1)", "shape"),
+        ("out = torch.nn.functional.scaled_dot_product_attention(folded.double(), k.double(), v.double())\n"
+         "return out.to(q.dtype).reshape(B, H, 1, D)", "K or V is copied once"),
     )
 ]  # fmt: skip
 

@@ -117,6 +117,12 @@ def test_wrong_bytes_are_named(body, words):
         (f"return str({ROOM} // {ONE})", "is text"),
         (f"return [{ROOM} // {ONE}]", "one whole number"),
         (f"return {ROOM} // {ONE} // (percent - 50)", "this was with memory_bytes=8,000,000,000, percent=50"),
+        *[(f"return max(0, {off_by_one})", "one byte is missing") for off_by_one in (
+            f"{ROOM} // ((bytes_per_token - 1) * context)", f"{ROOM} // (bytes_per_token * (context - 1))",
+            f"({ROOM} + 1) // {ONE}", f"int({ROOM} * 1.000001 // {ONE})",
+            f"({ROOM} + bytes_per_param) // {ONE}",
+            f"((memory_bytes + 1) * percent // 100 - num_params * bytes_per_param) // {ONE}",
+        )],
     ],
 )
 def test_wrong_requests_are_named(body, words):

@@ -183,6 +183,7 @@ FIT_CASES = (  # the first two are chosen so that every mistake gives another nu
     (85_520_809_984, 90, 70_553_706_496, 2, 327_680, 32_768,
      "Llama 3.1 70B at 16 bits on 90 percent of an H100's 85.5 GB, far too little for the weights"),
     (20 * 10**9, 85, 8_030_261_248, 2, 131_072, 32_768, "room for the weights and little more"),
+    (134_141_719_893, 60, 8_030_261_248, 2, 131_072, 32_768, "a share one byte short of 15 requests"),
 )  # fmt: skip
 
 
@@ -244,6 +245,8 @@ def _fit_mistake(given, wanted: int, memory, percent, params, size, token, conte
     if down == wanted + 1:
         if room % (token * context) == 0:
             return f"one too many: {wanted} requests fill the memory exactly"
+        if (room + 1) % (token * context) == 0:
+            return f"one too many: for {down} requests one byte is missing, so count all bytes"
         return "round down: a request that fits only in part does not fit"
     return (
         f"it should be {wanted:,}: what do the weights leave of the share, and how many caches of one "
