@@ -6,16 +6,22 @@ Every setting is used, known to change nothing here, or refused; none is ignored
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from pathlib import Path
 
+from kvlib.checks import check_whole
 from kvlib.model import ModelConfig
 from kvlib.rotary import SCALING
 
+_FIELDS = {  # a ModelConfig's field: what config.json calls it
+    "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size", "vocab_size": "vocab_size", "norm_eps": "rms_norm_eps",
+    "max_seq_len": "max_position_embeddings", "tie_embeddings": "tie_word_embeddings",
+}  # fmt: skip
 _USED = {
-    "model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "hidden_size", "intermediate_size", "vocab_size", "rms_norm_eps", "max_position_embeddings",
-    "tie_word_embeddings", "rope_parameters", "rope_scaling", "rope_theta",
+    *_FIELDS.values(), "model_type", "rope_parameters", "rope_scaling", "rope_theta",
     "original_max_position_embeddings", "eos_token_id",
 }  # fmt: skip
 _ONLY = {  # settings of which the model computes one value
@@ -93,26 +99,34 @@ def folder_config(folder: Path) -> ModelConfig:
         raw = {name: value for name, value in raw.items() if name not in _WINDOWS}
     refuse_unknown(path, raw, _USED | _HARMLESS, _ONLY)
     rope = _rope(path, raw)
+    scaling = {
+        "rope_theta": rope.get("rope_theta", 10000.0),
+        "rope_scaling": rope if rope.get("rope_type") == "llama3" else None,
+    }
+    names = _FIELDS if "rope_scaling" in raw else _FIELDS | {"rope_scaling": "rope_parameters"}
+    return model_config(path, {"tie_word_embeddings": False} | raw, names, **scaling)
+
+
+def model_config(path: Path, given: dict, names: dict[str, str], **more) -> ModelConfig:
+    """Build a config of what a file gives; `names` are its names for our fields, in errors too.
+
+    Where the file leaves them out, there are as many KV heads as heads, which divide the hidden size.
+    """
     try:
-        heads = raw["num_attention_heads"]
-        return ModelConfig(
-            num_layers=raw["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=raw.get("num_key_value_heads", heads),
-            head_dim=raw["head_dim"] if "head_dim" in raw else raw["hidden_size"] // heads,
-            hidden_size=raw["hidden_size"],
-            intermediate_size=raw["intermediate_size"],
-            vocab_size=raw["vocab_size"],
-            rope_theta=rope.get("rope_theta", 10000.0),
-            norm_eps=raw["rms_norm_eps"],
-            tie_embeddings=raw.get("tie_word_embeddings", False),
-            max_seq_len=raw["max_position_embeddings"],
-            rope_scaling=rope if rope.get("rope_type") == "llama3" else None,
-        )
+        hidden, heads = given[names["hidden_size"]], given[names["num_heads"]]
+        check_whole("hidden_size", hidden)
+        check_whole("num_heads", heads)
+        given = {names["num_kv_heads"]: heads} | given
+        if names["head_dim"] not in given:
+            quotient = f"{names['hidden_size']} // {names['num_heads']}"
+            given, names = given | {quotient: hidden // heads}, names | {"head_dim": quotient}
+        fields = {name: given[theirs] for name, theirs in names.items() if name not in more}
+        return ModelConfig(**fields, **more)
     except KeyError as error:
         raise ValueError(f"{path} lacks the field {error.args[0]}") from None
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{path} describes no possible model: {error}") from error
+    except (TypeError, ValueError) as error:
+        said = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
+        raise ValueError(f"{path} describes no possible model: {said}") from error
 
 
 def _rope(path: Path, raw: dict) -> dict:

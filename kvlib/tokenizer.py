@@ -253,7 +253,7 @@ def _add_named(backend, settings: dict, special: dict[str, str]) -> None:
 
 def _template(path: Path, template) -> str | dict[str, str] | None:
     """Return a chat template, or several by name where they are a list of names and templates."""
-    if template is None:
+    if template in (None, [], {}):
         return None
     try:
         if isinstance(template, list):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvlib import model_file, tokenizer
-from kvlib.config_file import folder_config, read_object, refuse_unknown
+from kvlib.config_file import folder_config, model_config, read_object, refuse_unknown
 from kvlib.model import Model, ModelConfig
 from kvlib.pages import ask_for_large_pages
 
@@ -149,7 +149,7 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
         raise ValueError(f"{folder} holds neither {single.name} nor {index.name}{why}")
     weight_map = read_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(
-        isinstance(file, str) and Path(file).name == file != "" for file in weight_map.values()
+        isinstance(file, str) and Path(file).name == file not in ("", "..") for file in weight_map.values()
     ):
         raise ValueError(f"{index} must give for each tensor a file of this folder, as its weight_map")
     files: dict[Path, set[str]] = {}
@@ -263,10 +263,12 @@ def _names(source: Path, config: ModelConfig, num_tensors: int) -> dict[str, tup
     return names
 
 
-_GGUF_USED = {
-    "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
-    "attention.head_count", "attention.head_count_kv", "attention.key_length", "rope.freq_base",
-    "attention.layer_norm_rms_epsilon",
+_GGUF_FIELDS = {  # a ModelConfig's field: what llama.cpp calls it
+    "num_layers": "block_count", "num_heads": "attention.head_count",
+    "num_kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+    "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length",
+    "vocab_size": "vocab_size", "rope_theta": "rope.freq_base",
+    "norm_eps": "attention.layer_norm_rms_epsilon", "max_seq_len": "context_length",
 }  # fmt: skip
 _GGUF_PARTS = {
     "input_layernorm": "attn_norm",
@@ -322,27 +324,12 @@ def _gguf_contents(path: Path) -> tuple[dict, dict]:
 
 def _gguf_config(path: Path, fields: dict, quantised: dict) -> ModelConfig:
     found = {key.removeprefix("llama."): fields[key] for key in fields if key.startswith("llama.")}
-    try:
-        hidden, heads = found["embedding_length"], found["attention.head_count"]
-        head_dim = found.get("attention.key_length", hidden // heads)
-        config = ModelConfig(
-            num_layers=found["block_count"],
-            num_heads=heads,
-            num_kv_heads=found.get("attention.head_count_kv", heads),
-            head_dim=head_dim,
-            hidden_size=hidden,
-            intermediate_size=found["feed_forward_length"],
-            vocab_size=found.get("vocab_size", len(fields["tokenizer.ggml.tokens"])),
-            rope_theta=found.get("rope.freq_base", 10000.0),
-            norm_eps=found["attention.layer_norm_rms_epsilon"],
-            tie_embeddings="output.weight" not in quantised,
-            max_seq_len=found["context_length"],
-        )
-    except KeyError as error:
-        raise ValueError(f"{path} lacks the field {error.args[0]}") from None
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{path} describes no possible model: {error}") from error
-    refuse_unknown(path, found, _GGUF_USED, {
+    if not isinstance(tokens := fields.get("tokenizer.ggml.tokens"), list):
+        raise ValueError(f"{path} lacks the field tokenizer.ggml.tokens, a list")
+    left_out = {"vocab_size": len(tokens), "rope.freq_base": 10000.0}
+    tied = "output.weight" not in quantised
+    config = model_config(path, left_out | found, _GGUF_FIELDS, tie_embeddings=tied)
+    refuse_unknown(path, found, _GGUF_FIELDS.values(), {
         "attention.value_length": (config.head_dim,), "rope.dimension_count": (config.head_dim,),
         "rope.scaling.type": ("none",), "attention.causal": (True,),
     })  # fmt: skip

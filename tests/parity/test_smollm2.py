@@ -132,7 +132,7 @@ def test_transformers_static_cache_gives_the_same_tokens(theirs, prompts, answer
     with quiet():
         made = theirs.generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NUM_NEW,
-            do_sample=False, past_key_values=cache, disable_compile=True,
+            do_sample=False, cache=cache, disable_compile=True,
         )  # fmt: skip
     assert made[0, prompt.shape[1] :].tolist() == answers[name][0]
 

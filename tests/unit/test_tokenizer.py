@@ -247,6 +247,13 @@ def test_of_named_templates_the_default_is_taken(folder):
         from_folder(folder).chat("hi")
 
 
+@pytest.mark.parametrize("template", [[], {}, None])
+def test_an_empty_list_of_templates_is_none(folder, template):
+    write(folder, "tokenizer_config.json", chat_template=template)
+    with pytest.raises(ValueError, match="this checkpoint has no chat template; use encode on plain text$"):
+        from_folder(folder).chat("hi")
+
+
 @pytest.mark.parametrize("template", [
     3, [3], [{"name": "default"}], [{"name": 1, "template": "x"}], {"default": 3}, [["name", "x"]], True,
 ])  # fmt: skip

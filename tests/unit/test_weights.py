@@ -190,6 +190,7 @@ def test_an_index_and_shards_that_disagree_are_refused(folder, change):
 
 @pytest.mark.parametrize("weight_map", [
     None, 3, [], "x", {"a": 3}, {"a": None}, {"a": "../model.safetensors"}, {"a": "/etc/passwd"}, {"a": ""},
+    {"a": ".."}, {"a": "."},
 ])  # fmt: skip
 def test_an_index_that_names_no_files_of_the_folder_is_refused(folder, weight_map):
     split(folder)
@@ -306,14 +307,24 @@ def test_config_without_a_field(folder, field):
 
 @pytest.mark.parametrize("field, value", [
     ("num_hidden_layers", 0), ("num_attention_heads", "four"), ("num_attention_heads", 0),
-    ("hidden_size", 2.5), ("vocab_size", -1), ("num_key_value_heads", 3), ("head_dim", 7),
+    ("hidden_size", 2.5), ("vocab_size", -1), ("num_key_value_heads", 0), ("head_dim", 7),
     ("rms_norm_eps", "small"), ("max_position_embeddings", True), ("rope_theta", [1]),
     ("rope_theta", "10000.0"), ("rope_theta", True), ("rope_theta", 10**400), ("rms_norm_eps", "1e-5"),
     ("tie_word_embeddings", "no"), ("tie_word_embeddings", 1), ("head_dim", 0),
 ])  # fmt: skip
 def test_config_with_an_impossible_value(folder, field, value):
     change_config(folder, **{field: value})
-    refused(folder, "config.json")
+    refused(folder, f"config.json describes no possible model: {field} ")
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"num_key_value_heads": 3}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
+    ({"head_dim": None, "num_attention_heads": 8, "hidden_size": 24}, "hidden_size // num_attention_heads 3"),
+    ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters lacks factor"),
+])  # fmt: skip
+def test_config_with_values_that_do_not_go_together(folder, changes, words):
+    change_config(folder, **changes)
+    refused(folder, f"config.json describes no possible model: {words}")
 
 
 @pytest.mark.parametrize("field", ["num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size"])
@@ -691,6 +702,11 @@ def test_a_gguf_file_that_asks_for_rope_scaling(tmp_path):
 def test_a_gguf_file_that_asks_for_what_is_not_computed(tmp_path, name, value):
     write_gguf(tmp_path / "other.gguf", metadata={f"llama.{name}": value})
     gguf_refused(tmp_path / "other.gguf", name)
+
+
+def test_an_error_names_a_gguf_files_own_field(tmp_path):
+    write_gguf(tmp_path / "odd.gguf", metadata={"llama.attention.key_length": 7})
+    gguf_refused(tmp_path / "odd.gguf", "no possible model: attention.key_length 7 is odd")
 
 
 def test_a_gguf_file_says_the_usual_in_more_words(tmp_path):
