@@ -26,6 +26,7 @@ from kvlib.model import Model
 from kvlib.native.step import NativeStep, misfit
 
 WAYS = "eager", "compiled", "native", "graphed"
+VECTOR_BITS = {"AVX512": 512, "AVX2": 256}  # by the name of what the processor can do
 SHORTEST_GRAPH = 256  # keys; a graph is recorded for each power of two from here on
 
 
@@ -174,7 +175,10 @@ class Compiled(OnBuffers):
     def __init__(self, model: Model, caches: Sequence[StaticKVCache]) -> None:
         super().__init__(model, caches)
         self.weights = [LayerWeights.of(layer) for layer in model.layers]
-        self.layer = torch.compile(layer_step, fullgraph=True)
+        # Compiled code is kept on disk. Unless the width of a vector is named, a processor with shorter
+        # ones gets what was written for longer ones, and its results are partly never written.
+        bits = VECTOR_BITS.get(torch.backends.cpu.get_cpu_capability())
+        self.layer = torch.compile(layer_step, fullgraph=True, options={"cpp.simdlen": bits})
         self.tried = False
 
     def _run(self, tokens: Tensor, position: int) -> Tensor:

@@ -1,5 +1,8 @@
 """Ways of decoding: each gives what the model gives, or says why it cannot be had."""
 
+import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -225,6 +228,32 @@ def test_a_compiler_that_fails_is_stepped_aside_from(monkeypatch):
     assert isinstance(step, Compiled) and step.how == "compiled"
     step(torch.tensor([[3]]))
     assert step.how == "eager" and step.caches[0].seq_len == 3
+
+
+COMPILED_STEP = """
+import torch
+from kvlib import Model, ModelConfig, StaticKVCache
+from kvlib.decoding import decoder
+
+torch.manual_seed(0)
+model, new = Model(ModelConfig(2, 4, 2, 16, 48, 80, 77)), torch.tensor([[5]])
+caches, others = model.make_caches(lambda: StaticKVCache(9)), model.make_caches(lambda: StaticKVCache(9))
+with torch.no_grad():
+    for some in (caches, others):
+        model(torch.tensor([[1, 2, 3]]), some)
+    step = decoder(model, caches, "compiled")
+    off = (step(new) - model(new, others)[:, -1]).norm()
+    assert step.how == "compiled" and off < 1e-4, (off, step.reason)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="needs AVX512")
+def test_what_was_compiled_for_a_wider_processor_is_not_taken(tmp_path):
+    settings = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    for capability in ("avx512", "avx2"):
+        settings["ATEN_CPU_CAPABILITY"] = capability
+        subprocess.run([sys.executable, "-c", COMPILED_STEP], env=settings, check=True, timeout=120)
 
 
 @pytest.mark.skipif(native.why_not() is not None, reason=str(native.why_not()))
