@@ -85,6 +85,19 @@ def test_right_caches_are_accepted(update, length):
     assert cache(update, length).status == CORRECT, cache(update, length)
 
 
+IN_THE_CLASS = _source(
+    top=("ks, vs = [], []", ""), init=("pass",), length="sum(k.shape[2] for k in self.ks)",
+    before=("self.ks.append(k_new.detach())", "self.vs.append(v_new.detach())",
+            "return torch.cat(self.ks, 2), torch.cat(self.vs, 2)"),
+)  # fmt: skip
+
+
+def test_lists_in_the_class_body_are_called_shared_however_often_the_check_runs():
+    task, made = find("03-my-cache"), define("MyKVCache", IN_THE_CLASS)
+    for _ in range(2):
+        assert "two caches share one store" in task.check(made).message
+
+
 CAT = "torch.cat([self.{0}, {0}_new.detach()], dim=2)"
 
 
@@ -203,6 +216,9 @@ def test_right_numbers_are_accepted(body):
     ("body", "words"),
     [
         (f"return max(prompt_lengths) + n, {STORED}, {POSITIONS}", "chosen, but not run"),
+        (f"return {LOGICAL}, min(max(prompt_lengths) + n, window or 10**9), {POSITIONS}",
+         "chosen, but not run"),
+        (f"return {LOGICAL}, min(max(prompt_lengths), window or 10**9), {POSITIONS}", "after the prefill"),
         (f"return prompt_lengths[0] + n - 1, {STORED}, {POSITIONS}", "wherever it stands in the batch"),
         (f"return sum(prompt_lengths) + n - 1, {STORED}, {POSITIONS}", "padded, not joined"),
         (f"return {LOGICAL}, {LOGICAL}, {POSITIONS}", "a window keeps the newest rows only"),
@@ -210,7 +226,7 @@ def test_right_numbers_are_accepted(body):
         (f"return {LOGICAL}, min(max(prompt_lengths), window or 10**9) if window else {LOGICAL}, {POSITIONS}",
          "until the window is full"),
         (f"return {LOGICAL}, {STORED}, [{LOGICAL}] * len(prompt_lengths)", "that counts the padding"),
-        (f"return {LOGICAL}, {STORED}, [p + n for p in prompt_lengths]", "one too far"),
+        (f"return {LOGICAL}, {STORED}, [p + n for p in prompt_lengths]", "one too far: positions count"),
         (f"return {LOGICAL}, {STORED}, [min({STORED}, p + n - 1) for p in prompt_lengths]",
          "do not renumber"),
         (f"return {LOGICAL}, {STORED}, [str(p + n - 1) for p in prompt_lengths]", "is text"),

@@ -15,6 +15,10 @@ from kvlib.teach.exercises.contract import (
 
 BATCH, HEADS, DIM = 3, 4, 8  # all different, and none a length below, so that a mix-up shows
 STEPS = (1, 1, 5)  # rows of each update: two decode steps, then a chunk
+SHARED = (
+    "two caches share one store, so each layer would read the rows of all others: make it in __init__, on "
+    "self, not in the class body"
+)
 AXES = ("the batch", "the KV heads", "the tokens", "the numbers of one row")
 
 
@@ -23,7 +27,7 @@ def judge_cache(candidate, most: int = 64) -> Verdict:
 
     It is filled with `most` rows, for which it must have room.
     """
-    checks = (_check_new, _check_rows, _check_dtype, _check_apart, _check_gradient, _check_model)
+    checks = (_check_new, _check_rows, _check_apart, _check_dtype, _check_gradient, _check_model)
     for check in checks:
         if (verdict := check(candidate)) is not None:
             return verdict
@@ -56,6 +60,8 @@ def _check_new(candidate) -> Verdict | None:
             "`seq_len` is a method: the model reads `cache.seq_len` without calling it. Put "
             "@property above it"
         )
+    if any(isinstance(x, list | dict | torch.Tensor) and len(x) for x in vars(type(cache)).values()):
+        return not_yet(SHARED)  # the class was filled by an earlier check
     if length != 0 or type(length) is not int:
         return not_yet(f"a new cache holds nothing: its seq_len must be 0, it is {show(length)}")
     return None
@@ -234,10 +240,7 @@ def _check_apart(candidate) -> Verdict | None:
         given = _update(second, other, 0)
         if all(_equal(torch, x, y) for x, y in zip(given, other)) and first.seq_len == 2:
             return None
-    return not_yet(
-        "two caches share their rows, so each layer would read those of all others: keep "
-        "them on self, set in __init__, and not on the class"
-    )
+    return not_yet(SHARED)
 
 
 def _check_gradient(candidate) -> Verdict | None:

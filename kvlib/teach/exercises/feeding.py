@@ -5,8 +5,8 @@ from kvlib.teach.exercises.watching import whole
 
 # prompt, rows of it that the cache holds already, new tokens
 CASES = (
+    ((9, 20, 4, 31, 6, 17, 8, 25), 5, 6),  # first, as only here held, 0 and the prompt's end differ
     ((7, 3, 11, 5, 2), 0, 6),
-    ((9, 20, 4, 31, 6, 17, 8, 25), 5, 6),
     ((7, 3, 11, 5, 2), 4, 1),
 )
 SEED = 376  # with it each text has no token twice, so that a wrong one is never right by chance
@@ -46,7 +46,7 @@ class Step:
         if not isinstance(tokens, list | tuple):
             raise TypeError(f"step() takes a list of tokens, also for one: it got {show(tokens)}")
         if not tokens:
-            raise ValueError("step() needs at least one token: the newest has not been fed yet")
+            raise ValueError("step() was given an empty list: feed it what the cache has not seen")
         read = [whole(token) for token in tokens]
         if None in read:
             raise TypeError(f"step() takes a list of tokens, whole numbers: it got {show(tokens)}")
@@ -93,6 +93,11 @@ def _feeding_mistake(fed, prompt, held: int, wanted) -> str | None:
             return f"the first call feeds the whole prompt, but the cache holds its first {held} tokens"
         if held and first == prompt[:held]:
             return "the first call feeds what the cache holds; what it has not seen comes after that"
+        if held and first == prompt[held + 1 :]:
+            return (
+                f"the first call leaves out the token at position {held}: the cache holds positions 0 to "
+                f"{held - 1}, so feed from `held` on"
+            )
         if not held:
             return "with an empty cache the first call must feed the whole prompt, once: it is the prefill"
         return (
@@ -105,7 +110,12 @@ def _feeding_mistake(fed, prompt, held: int, wanted) -> str | None:
             return f"{len(wanted)} new tokens take {len(wanted)} calls"
         if tokens == newest:
             continue
-        if tokens in (so_far, so_far[held:]):
+        if held and tokens == so_far[held:]:
+            return (
+                "`held` is what the cache held before the first call: by now it holds all but the newest "
+                "token"
+            )
+        if tokens == so_far:
             return "that feeds everything again: the cache holds the earlier tokens already"
         if tokens in (prompt, prompt[held:]):
             return "that feeds the prompt again: the cache holds it, and the new token is missing"

@@ -2,7 +2,7 @@
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.feeding import LOOP
-from kvlib.teach.exercises.watching import rounded, whole, why_not_whole
+from kvlib.teach.exercises.watching import array, rounded, whole, why_not_whole
 
 COUNT_CASES = ((5, 7), (1, 1), (3, 1), (1, 6), (38, 65), (40, 3), (1, 2000))  # p, n
 
@@ -31,6 +31,12 @@ def _check_counts(candidate) -> Verdict:
 def _count_mistake(name: str, number, p: int, n: int) -> str:
     without, with_cache, redundant = projection_counts(p, n)
     wanted = {"without": without, "with_cache": with_cache, "redundant": redundant}[name]
+    ratios = (without / with_cache, with_cache / without, redundant / without, redundant / with_cache)
+    given = array(number)
+    if given is not None and given.size == 1 and any(
+        abs(float(given.item()) / ratio - scale) < 1e-3 for ratio in ratios if ratio for scale in (1, 100)
+    ):
+        return "that is a ratio: count the projections themselves"
     if (count := whole(number)) is None:
         return why_not_whole(number, f"`{name}`")
     twice = "a K/V projection of a position counts once, K and V together"
@@ -67,6 +73,7 @@ def _count_mistake(name: str, number, p: int, n: int) -> str:
             (without - n, "take away the first projection of every position, those of the prompt too"),
             (without - p, "take away the first projection of every position, those of new tokens too"),
             (without - p - n, "that subtracts one too many: no step projects the last new token"),
+            (without // with_cache, "that is a ratio: count the projections themselves"),
             (2 * redundant, twice),
         ],
     }  # fmt: skip

@@ -154,6 +154,9 @@ def _check_numbers(candidate) -> Verdict:
     )
 
 
+CHOSEN = "the last of the n tokens has been chosen, but not run: it has no row yet, so p + n - 1, not p + n"
+
+
 def _logical_mistake(logical, lengths, n: int) -> str | None:
     wanted = max(lengths) + n - 1
     if whole(logical) is None:
@@ -161,7 +164,7 @@ def _logical_mistake(logical, lengths, n: int) -> str | None:
     if (logical := whole(logical)) == wanted:
         return None
     return {
-        wanted + 1: "the last of the n tokens has been chosen, but not run: it has no row yet",
+        wanted + 1: CHOSEN,
         max(lengths): "that is after the prefill; decoding appends rows too",
         max(lengths) + n - 2: "that is one row too few: n tokens take n - 1 decode steps after "
         "the prefill",
@@ -177,10 +180,12 @@ def _stored_mistake(stored, wanted, n: int, window) -> str | None:
         return why_not_whole(stored, "the stored length")
     if (stored := whole(stored)) == wanted[1]:
         return None
+    if stored == min(window or wanted[0] + 1, wanted[0] + 1):
+        return CHOSEN
+    if stored == min(window or wanted[0], wanted[0] - n + 1):
+        return "that is after the prefill; decoding appends rows too, until the window is full"
     if window is None:
         return "without a window every row is kept"
-    if stored == min(window, wanted[0] - n + 1):
-        return "that is after the prefill; decoding appends rows too, until the window is full"
     if stored == wanted[0]:
         return "a window keeps the newest rows only, and drops what is older"
     if stored == window:
@@ -207,7 +212,7 @@ def _position_mistake(positions, lengths, n: int, wanted) -> str | None:
     if positions == [wanted[0]] * len(lengths):
         return "that counts the padding: a short prompt's first token is its position 0"
     if positions == [p + n for p in lengths]:
-        return "that is one too far: the first token stands at position 0, so the p-th at p - 1"
+        return "that is one too far: positions count from 0, so the n-th new token stands at p + n - 1"
     if positions == [p + n - 2 for p in lengths]:
         return "that is the newest token in the cache; the question is the one fed next"
     if positions == [min(wanted[1], p + n - 1) for p in lengths] or positions == [wanted[1]] * len(lengths):

@@ -44,9 +44,9 @@ QUESTIONS = (
                 "of computing old keys and values again.",
             ),
             Option(
-                "Nothing, apart from how the processor rounds.",
-                "Attention is the same in mathematics. Another shape may be added up in another "
-                "order, and the lessons show how large that difference is.",
+                "Nothing. Rounding may differ in the logits behind it.",
+                "Attention is the same in mathematics. In floats a sum may be taken in another order, so "
+                "the logits may differ in their last digits. The lessons measure by how much.",
             ),
         ),
         right=3,
