@@ -21,6 +21,19 @@ def test_every_lesson_is_on_the_map():
     assert [name for name in NAMES if f"notebooks/{name}.ipynb" not in README] == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_map_gives_the_minutes_that_the_lesson_gives(name):
+    (said,) = re.findall(r"\*\*Minutes\*\* (.*?)\*\*(?:Needs|Optional)", stored(name).cells[0].source, re.S)
+    parts = re.sub(r"about \d+:", "", said)  # the sum of what follows
+    (mapped,) = re.findall(rf"{name}\.ipynb.*\| (\d+) \|", README)
+    assert sum(map(int, re.findall(r"\d+", parts))) == int(mapped), said
+
+
+def test_every_file_of_kvlib_is_in_the_table():
+    files = [p.name for p in (ROOT / "kvlib").glob("*.py") if p.name != "__init__.py"]
+    assert [name for name in files if not re.search(rf"[`/]{name}`", README)] == []
+
+
 def test_lessons_link_to_lessons_that_exist():
     for name in NAMES:
         text = "\n".join(c.source for c in stored(name).cells if c.cell_type == "markdown")
