@@ -195,7 +195,7 @@ class FillingPicture(PanelPicture):
             swatch.set_hatch_linewidth(0.8)
             self.figure.add_artist(swatch)
             x = self._name(x + 24, words)
-        for colours, low, high in ((SIGNED, "below 0", "above 0 (white is 0)"), (SHARE, "weight 0", "100%")):
+        for colours, low, high in ((SIGNED, "below 0", "above 0 (middle: 0)"), (SHARE, "weight 0", "100%")):
             x = self._name(x, low, 6)
             axes = self.figure.add_axes([x / WIDTH, (KEY - 6) / HEIGHT, 60 / WIDTH, 12 / HEIGHT])
             axes.set_axis_off()

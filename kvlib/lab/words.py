@@ -22,7 +22,7 @@ def memory_title(view: View) -> str:
         return f"{setting.kind}: the weights outweigh the cache up to 128k tokens"
     if crossing < CONTEXTS[0]:
         return f"{setting.kind}: the cache outweighs the weights everywhere here"
-    return f"{setting.kind}: the cache outgrows the weights at {rounded(crossing)} tokens"
+    return f"{setting.kind}: the cache outgrows the weights at {int(crossing):,} tokens"
 
 
 def time_title(view: View) -> str:

@@ -33,7 +33,7 @@ def test_opens_with_arithmetic_and_the_classes(lab, paper):
     assert {"kvlib-panel", "kvlib-lab"} <= set(lab._dom_classes)
     assert lab.controls.kind.options == ("MHA", "GQA", "MQA")
     assert "at least" in status(lab)
-    assert "outgrows the weights at 12,000 tokens" in lab.picture.memory.title.get_text()
+    assert "outgrows the weights at 11,676 tokens" in lab.picture.memory.title.get_text()
     assert bytes(lab.image.value).startswith(b"\x89PNG")
 
 

@@ -5,7 +5,7 @@ from kvlib.teach.exercises.watching import whole
 
 # prompt, rows of it that the cache holds already, new tokens
 CASES = (
-    ((9, 20, 4, 31, 6, 17, 8, 25), 5, 6),  # first, as only here held, 0 and the prompt's end differ
+    ((9, 20, 4, 31, 6, 17, 8, 25), 5, 6),  # first: here each wrong slice shows
     ((7, 3, 11, 5, 2), 0, 6),
     ((7, 3, 11, 5, 2), 4, 1),
 )
