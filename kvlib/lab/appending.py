@@ -19,7 +19,7 @@ class AppendingPanel(SteppedPanel):
     are those of one layer of SmolLM2 in float32. Raises ValueError for a room or step it does not have.
     """
 
-    BEFORE, BEHIND = "There is nothing before it.", "That was the last token."
+    BEFORE, BEHIND = "There is nothing before it.", "The panel ends here; torch.cat could go on."
 
     def __init__(self, room: int = 24, step: int = 9):
         room = one_of("room", room, ROOMS)

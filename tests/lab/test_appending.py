@@ -72,7 +72,7 @@ def test_the_titles_are_as_exact_as_the_numbers_beside_them():
 def test_the_buttons_walk_to_both_ends_and_stay(panel):
     for _ in range(12):
         panel.next.click()
-    assert panel.slider.value == 13 and "That was the last token." in panel.status.value
+    assert panel.slider.value == 13 and "The panel ends here; torch.cat could go on." in panel.status.value
     assert "The buffer refuses" in panel.status.value and "do not fit" in panel.status.value
     assert panel.picture.refused.get_visible() and FRESH not in looks(panel.picture.buffer)
     for _ in range(20):

@@ -344,6 +344,7 @@ WRONG["07-cat-cost"] = told(
     (f"({_WRITTEN}, row * (2 * (p + n)) if n else row * p)", "do not count the row that comes in"),
     (f"({_WRITTEN}, row * 2 * (p + n))", "do not count the row that comes in"),
     (f"({_WRITTEN}, row * (2 * (p + n) - (n > 0)))", "do not count the rows that come in"),
+    (f"({_WRITTEN}, 2 * {_PEAK})", "`peak` is twice as much: `row` is K and V already"),
     (f"({_WRITTEN}, row * (p + n))", "the old tensors are still there"),
     (f"({_WRITTEN}, row * (2 * (p + n) - 1))", "nothing old"),
     (f"({_PEAK}, {_WRITTEN})", "the other order"),
@@ -393,6 +394,8 @@ WRONG["07-buffer-mask"] = told(
     (f"{_ONES}.tril(start).tolist()", "return a tensor"),
     (f"{_ONES}.tril(start)[0]", "a row of its own"),
     (f"{_ONES}.tril(start) & {_ONES}.triu(start)", "the old rows"),
+    (f"{_ONES}.tril(start) & (torch.arange(max_seq_len) >= start)", "the old rows"),
+    (f"{_ONES}.tril(num_new)", "not num_new"),
     ("torch.zeros(num_new, max_seq_len).masked_fill(torch.ones(num_new, max_seq_len).triu(start + 1) > 0, "
      "-torch.inf)", "return bools"),
 )  # fmt: skip

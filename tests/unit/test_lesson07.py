@@ -113,6 +113,13 @@ def test_a_crash_in_an_update_names_the_update():
     assert not verdict and "this was with an update of 3 rows, 0 held, max_seq_len=8" in verdict.message
 
 
+def test_a_buffer_cleared_before_the_refusal_is_not_told_that_rows_were_written():
+    clears = "if self.k is not None: self.k.zero_()\n            raise ValueError("
+    source = BUFFER.solution.replace("raise ValueError(", clears)
+    said = BUFFER.check(define("MyStaticCache", source)).message
+    assert "the buffer has changed" in said and "rows were written" not in said
+
+
 def test_kvlibs_own_cache_passes():
     from kvlib import StaticKVCache
 

@@ -213,8 +213,8 @@ def _refusal_mistake(torch, cache, num_new: int, held: int, views, before) -> st
         return f"{what}: refused, but seq_len is {show(cache.seq_len)} now. Raise before anything changes"
     if any(not torch.equal(_whole_buffer(torch, x), y) for x, y in zip(views, before)):
         return (
-            f"{what}: refused, but only after some rows were written. Raise before anything changes; "
-            "the buffer must be as it was"
+            f"{what}: refused, but the buffer has changed. Raise before anything is written; the buffer "
+            "must be as it was"
         )
     return None
 

@@ -61,6 +61,8 @@ def _written_mistake(written: int, p: int, n: int, row: int) -> str:
 
 
 def _peak_mistake(peak: int, p: int, n: int, row: int) -> str:
+    if n and peak == 2 * cat_cost(p, n, row)[1]:
+        return "`peak` is twice as much: `row` is K and V already"
     if n == 0 and peak == 2 * p * row:
         return "`peak` is twice what is held: do not count the rows that come in, only the cache's tensors"
     if n == 0:
@@ -130,7 +132,7 @@ Return two whole numbers:
 )
 
 
-MASK_CASES = ((3, 2, 8), (4, 1, 8), (0, 3, 6), (5, 3, 12), (7, 1, 8), (0, 1, 1), (2, 4, 6))
+MASK_CASES = ((5, 2, 9), (4, 1, 8), (0, 3, 6), (5, 3, 12), (7, 1, 8), (0, 1, 1), (2, 4, 6))
 
 
 def buffer_mask(start: int, num_new: int, max_seq_len: int):
@@ -184,9 +186,11 @@ def _mask_mistake(torch, given, wanted, start: int) -> str:
         )
     if torch.equal(given, ones.tril()):
         return f"the first new query is token {start}, not token 0, and sees slots 0 to {start}"
+    if torch.equal(given, ones.tril(num_new)):
+        return f"the diagonal is the number of rows before the new ones, {start}, not num_new"
     if torch.equal(given, ones.tril(start - 1)):
         return "a query must see its own slot as well: it was just written"
-    if torch.equal(given, wanted & ones.triu(start)):
+    if given.any() and not (given & (~wanted | (torch.arange(room) < start))).any():
         return "the old rows are hidden: a new query sees slots 0 to start - 1 as well"
     if torch.equal(given, ones & (torch.arange(room) < start)):
         return "the new tokens' own slots are hidden: they are written before attention runs"

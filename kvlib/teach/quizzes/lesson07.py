@@ -6,7 +6,7 @@ QUESTIONS = (
     Question(
         key="07-twice-the-text",
         stem="A cache appends with torch.cat, one token at a time. The text becomes twice as long. How many "
-        "bytes are copied in total?",
+        "bytes are copied in total, compared with before?",
         options=(
             Option(
                 "About twice as many.",
@@ -72,7 +72,7 @@ QUESTIONS = (
         stem="Why can a recorded step, such as a CUDA graph, not use a cache that appends with torch.cat?",
         options=(
             Option(
-                "The recording holds addresses, and each append moves the rows to another one.",
+                "The recording holds addresses, and each append moves the rows to another address.",
                 "When it is played again it reads and writes where the cache was when it was recorded.",
             ),
             Option(
