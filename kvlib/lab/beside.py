@@ -21,7 +21,7 @@ def label_points(axes, labels: Sequence[tuple[str, float, float, str]], avoid: S
     figure.draw_without_rendering()
     frame = axes.get_window_extent()
     spots = axes.transData.transform([(x, y) for _, x, y, _ in labels])
-    blocked = [(x - 6, y - 6, x + 6, y + 6) for x, y in spots]
+    blocked = [(x - 8, y - 8, x + 8, y + 8) for x, y in spots]
     blocked += [tuple(text.get_window_extent().extents) for text in avoid]
     drawn = np.concatenate([np.zeros((0, 2)), *(_along(axes, line) for line in axes.lines)])
     texts = []

@@ -428,8 +428,8 @@ WINDOW = Exercise(
     name="windowed_cache_bytes",
     task="""
 In Gemma's models most layers look back no further than `window` tokens, and keep no more. Of
-`num_layers` layers, one in every `full_every` has no window (for 6: the sixth, the twelfth, ...); layers
-left over at the end have one. A token takes `layer_token_bytes` in one layer, K and V together.
+`num_layers` layers, one in every `full_every` has no window (for 6: layers 5, 11, ..., counted from
+0); layers left over at the end have one. A token takes `layer_token_bytes` in one layer, K and V together.
 
 Return the bytes of one request's cache at `seq_len` tokens.""",
     hints=(
