@@ -66,6 +66,15 @@ WRONG["08-online-softmax"] = told(
      "16 bits"),
     ("new = torch.maximum(high, scores[:, :1])\nw, r = (scores - new).exp(), (high - new).exp()\n"
      "return new, total * r + w.sum(1, keepdim=True), out * r + w @ values", "new_high"),
+    (_TOP + "r, w = (high - new).exp(), scores.softmax(1)\n"
+     "return new, total * r + w.sum(1, keepdim=True), out * r + w @ values", "do not divide inside a tile"),
+    (_PARTS + "w = w / w.sum(1, keepdim=True)\n"
+     "return new, total * r + w.sum(1, keepdim=True), out * r + w @ values", "do not divide inside a tile"),
+    ("new = torch.maximum(high, scores.amax(1))\nreturn new, total, out + (scores - new).exp() @ values",
+     "out + (scores - new).exp() @ values`. Give keepdim=True"),
+    ("new = torch.maximum(high, scores.amax(1))\nreturn new, total, out + (scores - new).exp() @ values",
+     "this was with high=a (2, 1) array, total=a (2, 1) array, out=a (2, 4) array, scores=a (2, 3) array"),
+    ("new = torch.maximum(high, scores.max(1))\nreturn new, total, out", "take `.values`"),
     (_PARTS + "w = w.clamp(min=1e-4)\nreturn new, total * r + w.sum(1, keepdim=True), out * r + w @ values",
      "`total`"),
 )  # fmt: skip
@@ -115,7 +124,10 @@ WRONG["08-merge-parts"] = told(
     (_SUM + "return (log_sums.softmax(0) @ outs).bfloat16(), s.bfloat16()", "16 bits"),
     ("outs *= log_sums.softmax(0)[:, None]\nreturn outs.sum(0), torch.logsumexp(log_sums, 0)",
      "changes `outs`"),
-    (_SUM + "return outs.mT[:, 0] if outs.shape[0] == outs.shape[1] else outs.sum(0), s", "`out` is"),
+    (_SUM + "return outs.sum(0), s", "the outputs are added"),
+    (_SUM + "return (log_sums * math.log(10)).softmax(0) @ outs, s", "not by powers of 10"),
+    ("w = 10**log_sums\nreturn w @ outs / w.sum(), w.sum().log10()", "not by powers of 10"),
+    (_SUM + "return log_sums.softmax(0) @ outs, s / math.log(10)", "base 10"),
     (_SUM + "w = log_sums[:2].softmax(0)\nreturn w @ outs[:2], s", "`out` is"),
     (_SUM + "return log_sums.softmax(0) @ outs, log_sums.exp().sum()", "the sum itself"),
 )  # fmt: skip
@@ -151,6 +163,7 @@ WRONG["09-quantise"] = told(
     _QUANTISE,
     (_CODED + "return codes.to(torch.int8), scale, low", "int8 holds -128 to 127"),
     (_CODED + "return codes, low, scale", "another order"),
+    (_CODED + "return codes, low, scale.masked_fill(scale == 0, 1)", "another order"),
     (_CODED + "return scale, low, codes", "another order"),
     (_CODED + "return low, scale, codes", "another order"),
     (_RANGE + "return ((x - low) / scale).round(), scale, low", "0 / 0"),
@@ -200,6 +213,7 @@ WRONG["09-rows-to-keep"] = told(
     (f"[str(j) for j in {_KEPT}]", "whole numbers"),
     (f"[j + 0.5 for j in {_KEPT}]", "whole numbers"),
     ("[j for j in range(n) if j < S or n - j < W][-W:]", "missing"),
+    (f"list(range(n - W + 1, n)) if S == 0 else {_KEPT}", "only 0 to n - 1"),
 )
 
 _BITS = "bits_per_number(bits, group, w)"

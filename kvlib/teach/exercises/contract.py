@@ -122,6 +122,10 @@ def trying(call: str):
         raise
 
 
+class Advice(str):
+    """What to do about an exception, as a note on it; it ends the sentence of the crash."""
+
+
 class _Call(str):
     """The call that an exception left, as a note on it."""
 
@@ -148,11 +152,12 @@ def _explained(error: BaseException, candidate, call: str | None) -> Verdict:
     noted = (note for note in getattr(error, "__notes__", ()) if isinstance(note, _Call))
     call = next(noted, call)
     tried = f"; this was with {call}" if call else ""
+    advice = next((f". {note}" for note in getattr(error, "__notes__", ()) if isinstance(note, Advice)), "")
     if isinstance(error, KeyboardInterrupt):
         return not_yet(f"you stopped it{where}{tried}. Does a loop there ever end?")
     if number is None:
         return not_yet(f"the check could not use your answer: {type(error).__name__}{said}{tried}")
-    return not_yet(f"your code raised {type(error).__name__}{said}{where}{tried}")
+    return not_yet(f"your code raised {type(error).__name__}{said}{where}{advice}{tried}")
 
 
 def _where(number: int | None, text: str) -> str:

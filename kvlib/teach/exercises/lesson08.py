@@ -2,7 +2,7 @@
 
 import math
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
+from kvlib.teach.exercises.contract import Advice, Exercise, Verdict, correct, not_yet
 from kvlib.teach.exercises.reading import SIXTEEN, error_allowed, near, tensor, unlike
 from kvlib.teach.exercises.watching import show
 
@@ -50,7 +50,7 @@ def _check_absorb(candidate) -> Verdict:
         for number, scores in enumerate(tiles):
             scores = torch.tensor(scores, dtype=torch.float64)
             values = torch.tensor(VALUES[number][: scores.shape[1]], dtype=torch.float64)
-            given = candidate(*(x.clone() for x in state), scores.clone(), values.clone())
+            given = _tried(candidate, *(x.clone() for x in state), scores.clone(), values.clone())
             wanted = absorb(*state, scores, values)
             where = f"this was tile {number + 1} of scores {name}"
             mistake = _form_mistake(given, wanted, state, scores, values)
@@ -62,6 +62,20 @@ def _check_absorb(candidate) -> Verdict:
         "after the last tile, out / total is the softmax over all keys, and at no time did you need "
         "more than one tile of scores"
     )
+
+
+def _tried(candidate, *inputs):
+    """Call it; give a crash the advice that its words ask for."""
+    try:
+        return candidate(*inputs)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        if "torch.return_types" in str(error):
+            error.add_note(Advice("`max` along an axis gives values and places: take `.values`, or `amax`"))
+        elif "size of tensor" in str(error):
+            error.add_note(Advice(
+                "Give keepdim=True to a maximum or sum along the keys: it stays (r, 1), a number for each row"
+            ))  # fmt: skip
+        raise
 
 
 def _form_mistake(given, wanted, *inputs) -> str | None:
@@ -83,6 +97,12 @@ def _form_mistake(given, wanted, *inputs) -> str | None:
         if error_allowed(x) is None:
             return f"`{name}` is {x.dtype}: {SIXTEEN}"
     return None
+
+
+_DIVIDED = (
+    "the tile's weights are divided by the tile's own sum: do not divide inside a tile, the division comes "
+    "after the last one"
+)
 
 
 def _state_mistake(given, wanted, state, scores, values) -> str | None:
@@ -152,9 +172,8 @@ def _state_mistake(given, wanted, state, scores, values) -> str | None:
          "one sum for all rows: each row is a query of its own, so sum along the keys, dim=1"),
         (total * rescale + weights.mean(dim=1, keepdim=True), out * rescale + mix,
          "`total` adds the mean of the weights; it is their sum"),
-        (total * rescale + sums, out * rescale + weights / sums @ values,
-         "the tile's weights are divided by the tile's own sum: leave them as they are, the division "
-         "comes after the last tile"),
+        (total * rescale + sums, out * rescale + weights / sums @ values, _DIVIDED),
+        (total * rescale + 1, out * rescale + weights / sums @ values, _DIVIDED),
     )  # fmt: skip
     for wrong_total, wrong_out, meaning in mistakes:
         if alike(given[1], wrong_total) and alike(given[2], wrong_out):
@@ -306,12 +325,19 @@ def _merge_mistake(given, outs, log_sums) -> str | None:
             "maximum before exp, or use torch.logsumexp"
         )
     finite = log_sums.isfinite()
-    base_2 = (log_sums * math.log(2)).softmax(dim=0)
     shares = {
         "that is the plain average: a part counts by its share of the sum of exponentials, not by one vote": (
             torch.full_like(log_sums, 1 / S),
         ),
-        "the log_sums are natural logarithms: undo them by exp, not by powers of 2": (base_2,),
+        "the outputs are added, but each is already divided by its part's sum: a part counts by its share": (
+            torch.ones_like(log_sums),
+        ),
+        **{
+            f"the log_sums are natural logarithms: undo them by exp, not by powers of {base}": (
+                (log_sums * math.log(base)).softmax(dim=0),
+            )
+            for base in (2, 10)
+        },
         "the log_sums themselves are no weights: they are logarithms, so take exp first": (
             (log_sums / log_sums.sum()).nan_to_num(0),
             log_sums.nan_to_num(neginf=0) / log_sums[finite].sum(),
@@ -334,8 +360,8 @@ def _merge_mistake(given, outs, log_sums) -> str | None:
         (log_sums[finite].sum(), "`log_sum` adds the logarithms, and so multiplies: add the exponentials"),
         (log_sums[finite].mean(), "`log_sum` is the mean; it is the logarithm of all exponentials' sum"),
         (wanted.exp(), "`log_sum` is the sum itself: return its logarithm"),
-        (wanted / math.log(2), "`log_sum` is a logarithm of base 2; parts come with natural ones, and "
-         "the result is a part again"),
+        *((wanted / math.log(base), f"`log_sum` is a logarithm of base {base}; parts come with natural ones, "
+           "and the result is a part again") for base in (2, 10)),
         ((log_sums - log_sums.amax()).exp().sum().log(), "`log_sum` lacks the maximum that was "
          "subtracted: add it back after the logarithm"),
         (torch.zeros_like(wanted), "`log_sum` is 0: that is the sum of the shares, not of the exponentials"),

@@ -10,7 +10,8 @@ from contextlib import nullcontext
 import numpy as np
 
 ENOUGH = 40  # calls that are kept, to be looked at again
-FEW = 12  # so many numbers of an array are written out
+FEW = 12  # so many numbers of an array are written out,
+LINE = 24  # and so many of all arrays of a call
 
 
 class Watched:
@@ -49,8 +50,12 @@ class Watched:
         return result
 
     def told(self, arguments) -> str:
-        """Write the arguments of a call, "T=7, D=4"."""
-        return ", ".join(f"{name}={show_input(arguments[place])}" for place, name in self._placed(arguments))
+        """Write the arguments of a call, "T=7, D=4"; of arrays that would fill lines, the shapes."""
+        sizes = (math.prod(x.shape) for x in arguments if _is_array(x))
+        most = FEW if sum(size for size in sizes if size <= FEW) <= LINE else 0
+        return ", ".join(
+            f"{name}={show_input(arguments[place], most)}" for place, name in self._placed(arguments)
+        )
 
     def trouble(self) -> str | None:
         """Say what is wrong with an answer whose results were right, or None; calls it again."""
@@ -183,11 +188,15 @@ def show(value, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def show_input(value) -> str:
-    """Write an argument for a message: a small array in full, of a larger one the shape."""
-    shape = getattr(value, "shape", None)
-    if shape is not None and hasattr(value, "dtype"):
-        if math.prod(shape) > FEW or (numbers := array(value)) is None:
+def _is_array(value) -> bool:
+    return getattr(value, "shape", None) is not None and hasattr(value, "dtype")
+
+
+def show_input(value, most: int = FEW) -> str:
+    """Write an argument for a message: an array of `most` numbers in full, of a larger one the shape."""
+    if _is_array(value):
+        shape = value.shape
+        if math.prod(shape) > most or (numbers := array(value)) is None:
             return f"a {tuple(shape)} array"
         return str(np.round(numbers, 3).tolist())
     if type(value) is int:

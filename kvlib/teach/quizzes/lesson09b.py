@@ -29,9 +29,9 @@ QUESTIONS = (
         "What is gained over expanding the latent rows to keys and values?",
         options=(
             Option(
-                "Attention needs fewer multiplications for each cached token.",
-                "It needs more: in DeepSeek V3, 576 for a score instead of 192, and 512 for the output "
-                "instead of 128, in each head.",
+                "Each score takes fewer multiplications.",
+                "It takes more: in DeepSeek V3 576 instead of 192 in each head. What is saved is making the "
+                "keys.",
             ),
             Option(
                 "A smaller cache.",
