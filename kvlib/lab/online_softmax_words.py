@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvlib.lab.online_softmax_steps import PARTS, Frame, OnlineSoftmax
+from kvlib.lab.online_softmax_steps import ORDERS, PARTS, Frame, OnlineSoftmax
 
 
 def number(x: float) -> str:
@@ -24,9 +24,10 @@ def taken_away(x: float) -> str:
 
 def keys(it: OnlineSoftmax, frame: Frame) -> str:
     """Name the keys of a step by their place, in the order in which they come."""
+    order = "" if it.order == ORDERS[0] else f" in {it.order} order"
     if frame.end - frame.start == 1:
-        return f"key {frame.start}"
-    return f"keys {frame.start} to {frame.end - 1}"
+        return f"key {frame.start}{order}"
+    return f"keys {frame.start} to {frame.end - 1}{order}"
 
 
 def agreement(it: OnlineSoftmax, frame: Frame) -> str:
@@ -46,9 +47,10 @@ def sentence(it: OnlineSoftmax, frame: Frame) -> str:
 def _in_tiles(it: OnlineSoftmax, frame: Frame) -> str:
     count = len(it.starts)
     if frame.step == 0:
+        first = min(it.tile, it.num_keys)
         return (
             f"Step 0 of {count}: nothing is seen yet. Maximum −∞, sum 0, output 0. "
-            f"Next come {_many(min(it.tile, it.num_keys), 'key')}."
+            f"Next {'comes' if first == 1 else 'come'} {_many(first, 'key')}."
         )
     opening = f"Step {frame.step} of {count}, {keys(it, frame)}: "
     high = float(it.scores[frame.start : frame.end].max())

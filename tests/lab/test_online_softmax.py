@@ -120,6 +120,15 @@ def test_a_step_that_is_gone_with_a_larger_tile_becomes_the_last(panel):
     assert panel.slider.value == panel.slider.max == 1 and "Step 1 of 1, keys 0 to 8" in panel.status.value
 
 
+def test_keys_in_another_order_are_counted_in_it(panel):
+    panel.order.value = "falling"
+    assert "Step 1 of 3, keys 0 to 3 in falling order:" in panel.status.value
+    panel.tile.value = 1
+    assert "Step 1 of 9, key 0 in falling order:" in panel.status.value
+    panel.slider.value = 0
+    assert "Next comes 1 key." in panel.status.value
+
+
 EXTREMES = {
     "far apart": [1e4, -1e4, 0, 1e4, -1e4, 3, 2, 1, 0],
     "all equal and huge": [1e6] * 9,

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from kvlib.latent_attention import LatentShape
 from kvlib.teach import quiz
 from kvlib.teach.quizzes import find, lessons, names, of_lesson
 
@@ -70,6 +71,14 @@ def test_neither_place_nor_length_gives_the_answer_away(part):
     assert max(places) <= len(questions) / 2 and min(places) >= len(questions) / 5
     longest = [max(range(len(q.options)), key=lambda i: len(q.options[i].text)) == q.right for q in questions]
     assert sum(longest) <= len(questions) / 2
+
+
+def test_what_absorbing_does_not_save_is_false_for_one_score():
+    shape, question = LatentShape(), next(q for q in QUESTIONS if q.key == "09-latent-absorb")
+    absorbed, expanded = shape.row_dim, shape.nope_dim + shape.rope_dim
+    assert (absorbed, expanded) == (576, 192) and question.right != 0
+    assert question.options[0].text == "Each score takes fewer multiplications."
+    assert f"{absorbed} instead of {expanded}" in question.options[0].reason
 
 
 def test_keys_are_unique():
