@@ -249,9 +249,7 @@ class SmallerPanel(PicturePanel):
 
 def _compared(held: int, whole: int) -> str:
     """Return how many bytes are held beside the full cache's: a buffer for later rows may be larger."""
-    if held > whole:
-        return f"{style.format_ratio(held / whole)} times the bytes of"
-    return f"{style.format_ratio(whole / held)} times fewer bytes than"
+    return f"{held / whole:.0%} of the bytes of"
 
 
 def _toggles(label: str, options, value) -> widgets.ToggleButtons:
