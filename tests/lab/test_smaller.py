@@ -85,6 +85,8 @@ def test_bytes_said_before_are_the_bytes_found(panel, choice):
     choose(panel, choice)
     assert panel.choice() == choice and "Error" not in status(panel)
     before = panel._held(choice)
+    share = f"{before / panel._held(Choice()):.0%} of the bytes of the full cache"
+    assert choice == Choice() or share in status(panel)
     assert panel.measure(choice).cache_bytes == before
     panel._show()
     assert panel.picture.title.get_text() and "not measured" not in status(panel)
