@@ -55,7 +55,7 @@ def prefill(
         raise ValueError("the prompt is empty; give at least one token")
     chunks = tokens.split(chunk_size or tokens.shape[1], dim=1)
     # Half a prompt is of no use, and a second try would append it again.
-    with unchanged_on_failure(caches, updates=len(chunks)):
+    with unchanged_on_failure(caches):
         for chunk in chunks:
             logits = model(chunk, caches, left_padding=left_padding, last_only=True)
     return logits[:, -1]
@@ -183,11 +183,10 @@ def _run(
     """Prefill, then decode; without caches, run the whole text again for every token."""
     padding = padding if any(padding) else None
     new, step = tokens, None
-    updates = -(-tokens.shape[1] // (chunk_size or tokens.shape[1]))
     for _ in range(max_new_tokens):
         began = time.perf_counter()
         # no_grad, not inference_mode: a cache must stay writable after it
-        with torch.no_grad(), unchanged_on_failure(caches, updates=updates):
+        with torch.no_grad(), unchanged_on_failure(caches):
             if caches is None:
                 if new is tokens and decode != "eager":
                     warnings.warn(f'Without a cache nothing can be decoded "{decode}".', stacklevel=3)
@@ -205,7 +204,6 @@ def _run(
             new = choose(logits, temperature, generator)  # (B, 1)
             if caches is None:
                 tokens = torch.cat([tokens, new], dim=1)
-        updates = 1
         chosen = new[:, 0].tolist()  # waits for the device, so the time is whole
         seconds = time.perf_counter() - began
         yield chosen, seconds, getattr(caches[0], "stored_len", caches[0].seq_len) if caches else 0

@@ -68,14 +68,6 @@ class Cache(ABC):
     def reset(self) -> None:
         """Forget every token; buffers may stay."""
 
-    def release(self) -> None:
-        """Forget every token and free the memory: as new, the next rows may have another shape.
-
-        A cache whose buffers survive `reset` overrides this.
-        """
-        self.reset()
-        self._rows = None
-
     @abstractmethod
     def crop(self, length: int) -> None:
         """Keep the first `length` tokens. Raises ValueError for a negative or longer length.
@@ -84,14 +76,25 @@ class Cache(ABC):
         the last update.
         """
 
-    def savepoint(self, updates: int = 1) -> Callable[[], None]:
-        """Return a function that takes back what follows: at most `updates` updates, also a broken one.
+    def savepoint(self) -> Callable[[], None]:
+        """Return a function that takes back what follows: any number of updates, also a broken one.
 
-        It is called at most once, and holds as little as it can until then. Here: `crop`, which is exact
-        where rows stay as they came. A cache that changes or drops rows overrides this.
+        It is called at most once, and holds as little as it can until then. Here: a new cache becomes new
+        again, free to take rows of another shape, and any other is cropped, which is exact where rows stay
+        as they came. A cache that changes or drops rows overrides this.
         """
         length = self.seq_len
-        return lambda: self.crop(length) if self.seq_len > length else None
+        new = dict(vars(self)) if length == 0 and getattr(self, "_rows", self) is None else None
+
+        def restore() -> None:
+            if new is not None:
+                self.reset()
+                vars(self).clear()
+                vars(self).update(new)
+            elif self.seq_len > length:
+                self.crop(length)
+
+        return restore
 
     @abstractmethod
     def fork(self) -> Self:

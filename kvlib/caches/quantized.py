@@ -109,7 +109,7 @@ class QuantizedKVCache(Cache):
                 recent = tuple(own(x[:, :, : length - whole * self.group]) for x in rows)
             self._groups, self._recent, self._seq_len = groups, recent, length
 
-    def savepoint(self, updates: int = 1) -> Callable[[], None]:
+    def savepoint(self) -> Callable[[], None]:
         """Return what takes back any number of updates; until then the recent rows are held, no codes.
 
         Codes are only ever appended, so those of now are the first of those to come.

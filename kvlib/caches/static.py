@@ -75,11 +75,6 @@ class StaticKVCache(Cache):
         """Forget every token; the buffer stays where it is."""
         self._seq_len = 0
 
-    def release(self) -> None:
-        """Forget every token and free the buffer; the next rows may have another shape."""
-        self._seq_len = 0
-        self._k = self._v = self._rows = None
-
     def crop(self, length: int) -> None:
         """Keep the first `length` tokens; the slots after them are free to be written again."""
         self._seq_len = self._checked_length(length)

@@ -251,7 +251,7 @@ def updates_taken_back_leave_the_same_bits(kind, chunks, more):
     cache, _ = fed(kind, *tokens((k, v), slice(0, sum(chunks))), chunks)
     before, start = kind.state(cache), sum(chunks)
     try:
-        with unchanged_on_failure([cache], updates=len(more)):
+        with unchanged_on_failure([cache]):
             for size in more:
                 cache.update(*tokens((k, v), slice(start, start + size)))
                 start += size

@@ -9,7 +9,7 @@ import torch
 
 from kvlib import Model, SlidingWindowKVCache
 from kvlib.caches import Cache
-from kvlib.caches.window import Block, Tail
+from kvlib.caches.window import Held
 from kvlib.rotary import attend_by_place, rotate
 from tests.caches.kinds import KINDS, Kind
 
@@ -86,10 +86,8 @@ class NoBandInAChunk(SlidingWindowKVCache):
 class DropsTheNewest(SlidingWindowKVCache):
     """Lets rows go at the wrong end: the first window - 1 tokens stay for ever."""
 
-    def _let_go(self):
-        start, dropped, length = self._block
-        super()._let_go()
-        self._block = self._block._replace(start=start)
+    def _left(self, x, leave, *new):
+        return torch.cat([x[:, :, : x.shape[2] - leave], *new], dim=2)
 
 
 @mutant
@@ -132,13 +130,8 @@ class BandHidesTheSinks(SlidingWindowKVCache):
 class SinksAreNotCopied(SlidingWindowKVCache):
     """Slides the window without its sinks: rows that have left stand in their place."""
 
-    @torch.no_grad()
-    def update(self, k_new, v_new):
-        k, v = super().update(k_new, v_new)
-        if self._block.dropped and not self._tail:
-            for rows in (k, v):
-                rows[:, :, : self.sinks] = rows[:, :, self.sinks : self.sinks + 1]
-        return k, v
+    def _left(self, x, leave, *new):
+        return super()._left(x[:, :, leave:], 0, *new)
 
 
 @mutant_with_sinks
@@ -148,152 +141,149 @@ class TakesPaddingForSinks(SlidingWindowKVCache):
     takes_padding = True
 
 
-# ---- The buffer
+# ---- Whose rows, and how many
 
 
 @mutant
-class RollsTheWholeWindow(SlidingWindowKVCache):
-    """Moves every row one place at every token, as a queue of fixed length does."""
+class WritesIntoItsRows(SlidingWindowKVCache):
+    """Moves a full window's rows by one place in their own memory, which forks and callers share."""
+
+    @torch.no_grad()
+    def update(self, k_new, v_new):
+        was = self._held
+        got = super().update(k_new, v_new)
+        if was is None or self._held.before or self._held.kv[0].shape != was.kv[0].shape:
+            return got
+        for old, rows in zip(was.kv, got):
+            old.copy_(rows)
+        self._held = self._held._replace(kv=was.kv)
+        return was.kv
+
+
+@mutant
+class CountsBeforeItKeeps(SlidingWindowKVCache):
+    """Counts the new rows first, so that an interrupt leaves a length without its rows."""
+
+    def update(self, k_new, v_new):
+        self._checked(k_new, v_new)
+        was = self._held
+        try:
+            return super().update(k_new, v_new)
+        except KeyboardInterrupt:
+            self._held = was and was._replace(length=was.length + k_new.shape[2])
+            raise
+
+
+@mutant
+class NeverLetsGo(SlidingWindowKVCache):
+    """Shows the window and holds the whole text."""
 
     @torch.no_grad()
     def update(self, k_new, v_new):
         got = super().update(k_new, v_new)
-        if self._tail is None and self._block.dropped:
-            for buffer in (self._k, self._v):
-                rows = buffer[:, :, self._block.start : self._block.end].clone()
-                buffer[:, :, self._block.start : self._block.end] = rows
+        self.all = [*getattr(self, "all", []), k_new.clone(), v_new.clone()]
         return got
-
-
-@mutant
-class MovesTheBuffer(SlidingWindowKVCache):
-    """Makes a new buffer for every update: right rows at an address that no graph can keep."""
-
-    @torch.no_grad()
-    def update(self, k_new, v_new):
-        self._checked(k_new, v_new)
-        if self._k is not None:
-            self._k, self._v = self._k.clone(), self._v.clone()
-        return super().update(k_new, v_new)
-
-
-@mutant
-class SlidesOverItself(SlidingWindowKVCache):
-    """Slides also where the rows overlap with what they are copied from, the last row first."""
-
-    @torch.no_grad()
-    def update(self, k_new, v_new):
-        k_new, v_new = self._checked(k_new, v_new)
-        if self._k is not None and self._tail is None:
-            self._let_go()
-            front = self._block._replace(start=self.sinks)
-            if self._block.end + k_new.shape[2] > self._k.shape[2] >= front.end + k_new.shape[2]:
-                for i in reversed(range(self._block.rows)):
-                    for buffer in (self._k, self._v):
-                        buffer[:, :, front.start + i] = buffer[:, :, self._block.start + i]
-                self._block = front
-        return super().update(k_new, v_new)
-
-
-@mutant
-class WritesPastItsRows(SlidingWindowKVCache):
-    """Forgets to slide: a slice past the end of the buffer writes nothing."""
-
-    def _move_to(self, front):
-        self._block = front
-
-
-@mutant
-class RestoresNumbersNotRows(SlidingWindowKVCache):
-    """After an interrupt counts again what it had let go, though new rows may lie there by now."""
-
-    def update(self, k_new, v_new):
-        before = self._block
-        try:
-            return super().update(k_new, v_new)
-        except KeyboardInterrupt:
-            self._block = before
-            raise
-
-
-# ---- Chunks larger than the buffer
-
-
-@mutant
-class TailOneTooShort(SlidingWindowKVCache):
-    """Keeps one row too few of a large chunk, and what was in the buffer in its place."""
-
-    @torch.no_grad()
-    def _append_large(self, k_new, v_new):
-        got = super()._append_large(k_new, v_new)
-        k, v, dropped, length = self._tail
-        self._tail = Tail(k.roll(-1, 2), v.roll(-1, 2), dropped, length)
-        return got
-
-
-@mutant
-class TailKeepsTheWholeChunk(SlidingWindowKVCache):
-    """Keeps a view of a large chunk's last rows, and with it the memory of the whole chunk."""
-
-    @torch.no_grad()
-    def _append_large(self, k_new, v_new):
-        k, v = super()._append_large(k_new, v_new)
-        stay = self._tail.k.shape[2]
-        self._tail = self._tail._replace(k=k[:, :, k.shape[2] - stay :], v=v[:, :, v.shape[2] - stay :])
-        return k, v
-
-
-@mutant
-class LargeChunkCannotBeUndone(SlidingWindowKVCache):
-    """Writes a large chunk's last rows over those that stood before it."""
-
-    @torch.no_grad()
-    def _append_large(self, k_new, v_new):
-        got = super()._append_large(k_new, v_new)
-        self._take_tail()
-        return got
-
-
-@mutant_with_sinks
-class LargeChunkLeavesNoSinks(SlidingWindowKVCache):
-    """Keeps a large chunk's last rows, and forgets that its first ones are sinks."""
-
-    @torch.no_grad()
-    def _append_large(self, k_new, v_new):
-        sinks = [buffer[:, :, : self.sinks].clone() for buffer in (self._k, self._v)]
-        got = super()._append_large(k_new, v_new)
-        self._k[:, :, : self.sinks], self._v[:, :, : self.sinks] = sinks
-        return got
-
-
-@mutant
-class ForgetsTheTailsBytes(SlidingWindowKVCache):
-    """Counts the buffer only, not the rows a large chunk left beside it."""
 
     @property
     def nbytes(self):
-        return 0 if self._k is None else self._k.nbytes + self._v.nbytes
+        return super().nbytes + sum(x.nbytes for x in getattr(self, "all", []))
+
+
+# ---- Chunks longer than the window
+
+
+class _OfLongChunks(SlidingWindowKVCache):
+    """What is held of a chunk longer than sinks and window goes through `_kept`."""
+
+    @torch.no_grad()
+    def update(self, k_new, v_new):
+        was, got = self._held, super().update(k_new, v_new)
+        if k_new.shape[2] > self.sinks + self.window:
+            self._held = self._kept(self._held, was, got)
+        return got
+
+
+@mutant
+class LastRowsOneTooEarly(_OfLongChunks):
+    """Keeps of a long chunk the rows that end one before its last."""
+
+    def _kept(self, held, was, got):
+        return held._replace(kv=tuple(x.roll(-1, 2) for x in held.kv))
+
+
+@mutant
+class LastRowsKeepTheWholeChunk(_OfLongChunks):
+    """Keeps a view of a long chunk's last rows, and with it the memory of the whole chunk."""
+
+    def _kept(self, held, was, got):
+        return held._replace(kv=tuple(x[:, :, x.shape[2] - held.kv[0].shape[2] :] for x in got))
+
+
+@mutant
+class HoldsALongChunk(_OfLongChunks):
+    """Holds all rows of a long chunk until the next update, as if they were few."""
+
+    def _kept(self, held, was, got):
+        return Held(got, held.length - got[0].shape[2], held.length)
+
+
+@mutant
+class LongChunkCannotBeUndone(_OfLongChunks):
+    """Forgets what stood before a long chunk."""
+
+    def _kept(self, held, was, got):
+        return held._replace(before=None)
+
+
+@mutant
+class RemembersEveryLongChunk(_OfLongChunks):
+    """Keeps what stood before a long chunk, and what stood before that."""
+
+    def _kept(self, held, was, got):
+        return held._replace(before=was)
+
+
+@mutant_with_sinks
+class LongChunkLeavesNoSinks(_OfLongChunks):
+    """Keeps a long chunk's last rows, and forgets that its first ones are sinks."""
+
+    def _kept(self, held, was, got):
+        last = (x[:, :, x.shape[2] - held.kv[0].shape[2] :].clone() for x in got)
+        return held._replace(kv=tuple(last))
+
+
+@mutant
+class ForgetsTheBytesBefore(SlidingWindowKVCache):
+    """Counts the rows of now only, not those kept to undo a long chunk."""
+
+    @property
+    def nbytes(self):
+        return sum(x.nbytes for x in self._held.kv) if self._held else 0
 
 
 # ---- Reset, crop, fork
 
 
 @mutant
-class ResetKeepsTheTail(SlidingWindowKVCache):
-    """Forgets what is in the buffer, and keeps what a large chunk left beside it."""
+class ResetGoesBackOneChunk(SlidingWindowKVCache):
+    """Forgets a long chunk, and keeps what stood before it."""
 
     def reset(self):
-        self._block = Block(self.sinks, 0, 0)
+        self._held = self._held and self._held.before
 
 
 @mutant
 class CropGivesStaleRows(SlidingWindowKVCache):
-    """Crops to any length, and takes whatever lies in the buffer for the rows that have left."""
+    """Crops to any length, and takes whatever rows are held for those that have left."""
 
+    @torch.no_grad()
     def crop(self, length):
-        if self._checked_length(length) < self.seq_len:
-            dropped = min(self._block.dropped, self._dropped_at(length))
-            self._block, self._tail = Block(self._block.start, dropped, length), None
+        if 0 < self._checked_length(length) < self.seq_len and self._held.before is None:
+            dropped = min(self._held.dropped, self._dropped_at(length))
+            kv = tuple(x[:, :, : length - dropped].clone() for x in self._held.kv)
+            self._held = Held(kv, dropped, length)
+        else:
+            super().crop(length)
 
 
 @mutant
@@ -308,55 +298,52 @@ class CropRefusesTooMuch(SlidingWindowKVCache):
 
 @mutant
 class LetsGoTooEagerly(SlidingWindowKVCache):
-    """Lets rows go at the end of an update, and cannot tell that its undoing needs them."""
+    """Lets rows go at the end of an update, so that its undoing lacks them."""
 
+    @torch.no_grad()
     def update(self, k_new, v_new):
-        got = super().update(k_new, v_new)
-        if self._tail is None:
-            self._let_go()
+        got, held = super().update(k_new, v_new), self._held
+        leave = self._dropped_at(held.length) - held.dropped
+        kv = tuple(self._left(x, leave) for x in held.kv)
+        self._held = held._replace(kv=kv, dropped=held.dropped + leave)
         return got
 
+
+@mutant_with_sinks
+class CropForgetsTheHole(SlidingWindowKVCache):
+    """Crops into the sinks, and goes on counting the tokens that had left behind them."""
+
     def crop(self, length):
-        if self._checked_length(length) < self.seq_len and self._tail is None:
-            self._block = self._block._replace(dropped=min(self._block.dropped, length), length=length)
-        else:
-            super().crop(length)
+        dropped = self._held.dropped if self._held else 0
+        super().crop(length)
+        if 0 < length <= self.sinks and dropped:
+            self._held = self._held._replace(dropped=dropped)
 
 
 @mutant
-class UndoesToWhereItSlidFrom(SlidingWindowKVCache):
-    """Undoes an update by the place its rows had before, though they have slid since."""
-
-    def update(self, k_new, v_new):
-        self._checked(k_new, v_new)
-        self.before = self._block
-        return super().update(k_new, v_new)
+class CropKeepsTheMemory(SlidingWindowKVCache):
+    """Crops to a view, which holds the memory of all rows."""
 
     def crop(self, length):
-        if 0 < self._checked_length(length) < self.seq_len and length == self.before.length:
-            self._block, self._tail = self.before, None
-        else:
-            super().crop(length)
-
-
-@mutant
-class ForkSharesTheWindow(SlidingWindowKVCache):
-    """Gives the fork the parent's buffer: both slide over each other's rows."""
-
-    def _allocate(self, like):
-        if self._k is None:
-            super()._allocate(like)
+        was = self._held
+        super().crop(length)
+        if self._held and was.before is None and length < was.length:
+            rows = length - self._held.dropped
+            self._held = self._held._replace(kv=tuple(x[:, :, :rows] for x in was.kv))
 
 
 @mutant_with_sinks
 class ForkLeavesTheSinksBehind(SlidingWindowKVCache):
-    """Copies the rows in sight, but not the sinks in front that every slide copies from."""
+    """Copies the rows of the window, and no sinks."""
 
     @torch.no_grad()
     def fork(self):
         other = super().fork()
-        if other._k is not None:
-            other._k[:, :, : self.sinks] = 0
+        if other._held is not None:
+            kv = tuple(x.clone() for x in other._held.kv)
+            for x in kv:
+                x[:, :, : self.sinks] = 0
+            other._held = other._held._replace(kv=kv)
         return other
 
 
@@ -366,25 +353,18 @@ class CropWipesRowsInHand(SlidingWindowKVCache):
 
     @torch.no_grad()
     def crop(self, length):
-        block = self._block
+        was = self._held
         super().crop(length)
-        if self._k is not None and self._block.end < block.end:
-            self._k[:, :, self._block.end : block.end] = 0
+        if was is not None and was.before is None and 0 < length < was.length:
+            for x in was.kv:
+                x[:, :, length - self._held.dropped :] = 0
 
 
 @mutant
 class ClaimsToUndoEverything(SlidingWindowKVCache):
-    """Crops whatever is to be undone, and keeps no fork before a prefill."""
+    """Crops whatever is to be undone, and holds no rows before a prefill."""
 
     savepoint = Cache.savepoint
-
-
-@mutant
-class ReleaseKeepsTheBuffer(SlidingWindowKVCache):
-    """Forgets the tokens and keeps the buffer, and with it the shape of its rows."""
-
-    def release(self):
-        self.reset()
 
 
 # ---- Keys from before RoPE
