@@ -7,7 +7,7 @@ import pytest
 
 from kvlib.latent_attention import LatentShape
 from kvlib.teach import quiz
-from kvlib.teach.quizzes import find, lessons, names, of_lesson
+from kvlib.teach.quizzes import Option, Question, find, lessons, names, of_lesson, read
 
 QUESTIONS = [question for number in lessons() for question in of_lesson(number)]
 EVERY = pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.key)
@@ -130,3 +130,25 @@ def test_a_common_misconception_is_answered_where_it_belongs():
     question = next(question for question in QUESTIONS if question.key == "00-same-text")
     [option] = [option for option in question.options if "see its whole history" in option.text]
     assert question.options.index(option) != question.right and "context window" in option.reason
+
+
+WELL = "# Lesson\n\n## 00-a\nWhy\nthis?\n\n- [ ] One\n  line.\n  > No,\n  > never.\n- [x] Two.\n  > Yes.\n"
+
+
+def test_a_question_is_text_with_its_options_and_their_reasons():
+    for text in (WELL, WELL.replace("\n", "\r\n"), WELL.rstrip(), WELL + "\n\n"):
+        [question] = read(text)
+        assert question == Question(
+            "00-a", "Why this?", (Option("One line.", "No, never."), Option("Two.", "Yes.")), right=1
+        )
+    assert len(read(WELL + "\n" + WELL.partition("\n\n")[2])) == 2
+
+
+@pytest.mark.parametrize(("was", "becomes", "word"), [
+    ("[x]", "[ ]", "0 of them right"), ("[ ]", "[x]", "2 of them right"),
+    ("- [ ] One", "- One", "an option is"), ("  > Yes.\n", "", "an option is"), ("[x]", "[X]", "an option is"),
+    ("- [x] Two.\n  > Yes.\n", "", "1 options"), ("  > Yes.", "  > Yes.\n\nMore.", "an option is"),
+])  # fmt: skip
+def test_a_badly_written_question_is_named(was, becomes, word):
+    with pytest.raises(ValueError, match=f"^00-a.*{word}"):
+        read(WELL.replace(was, becomes))

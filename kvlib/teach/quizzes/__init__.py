@@ -1,8 +1,16 @@
-"""The quick questions, by key. `lessonNN.py` holds those of lesson NN in QUESTIONS; no widgets."""
+"""The quick questions of each lesson, written as text in NN.md; no widgets.
 
-import pkgutil
+A question is a heading with its key, the question itself, and its options: `- [x]` marks the right one,
+`- [ ]` a wrong one, and the quoted lines below an option are the reason that a learner reads.
+"""
+
+import re
 from dataclasses import dataclass
-from importlib import import_module
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+OPTION = re.compile(r"^- \[([ x])\] (.+?)\n((?:  >[^\n]*\n)+)", re.M | re.S)
 
 
 @dataclass(frozen=True)
@@ -27,9 +35,31 @@ class Question:
         return "ABCDEFGH"[index]
 
 
+def read(text: str) -> tuple[Question, ...]:
+    """Read the questions of a file. Raises ValueError, with a question's key, for one not well formed."""
+    _, *parts = re.split(r"^## ", text.replace("\r\n", "\n").rstrip() + "\n", flags=re.M)
+    return tuple(map(_question, parts))
+
+
+def _question(part: str) -> Question:
+    key, _, body = part.partition("\n")
+    found = list(OPTION.finditer(body))
+    if len(found) != len(re.findall(r"^\s*- ?\[", body, re.M)) or OPTION.sub("", body).strip().count("\n\n"):
+        raise ValueError(f"{key}: an option is `- [ ] text` or `- [x] text`, then its reason as `  > text`.")
+    right = [i for i, option in enumerate(found) if option[1] == "x"]
+    if len(found) < 2 or len(right) != 1:
+        raise ValueError(f"{key} has {len(found)} options, {len(right)} of them right; one of several is.")
+    options = tuple(Option(_line(option[2]), _line(option[3].replace("  >", ""))) for option in found)
+    return Question(key.strip(), _line(body[: found[0].start()]), options, right[0])
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def names() -> list[str]:
     """Return the names of all quizzes: a lesson's number, with a letter where a lesson has two parts."""
-    return sorted(module.name[6:] for module in pkgutil.iter_modules(__path__))
+    return sorted(path.stem for path in HERE.glob("*.md"))
 
 
 def lessons() -> list[int]:
@@ -54,5 +84,6 @@ def find(key: str | int) -> tuple[Question, ...]:
     return found
 
 
+@cache
 def _of_quiz(name: str) -> tuple[Question, ...]:
-    return tuple(import_module(f"{__name__}.lesson{name}").QUESTIONS)
+    return read((HERE / f"{name}.md").read_text("utf-8"))
