@@ -248,7 +248,7 @@ class SmallerPanel(PicturePanel):
 
 
 def _compared(held: int, whole: int) -> str:
-    """Return how many bytes are held beside the full cache's: a buffer for later rows may be larger."""
+    """Return how many bytes are held beside the full cache's; on a short text a window may hold more."""
     return f"{held / whole:.0%} of the bytes of"
 
 

@@ -146,7 +146,8 @@ def test_a_question_is_text_with_its_options_and_their_reasons():
 
 @pytest.mark.parametrize(("was", "becomes", "word"), [
     ("[x]", "[ ]", "0 of them right"), ("[ ]", "[x]", "2 of them right"),
-    ("- [ ] One", "- One", "an option is"), ("  > Yes.\n", "", "an option is"), ("[x]", "[X]", "an option is"),
+    ("- [ ] One", "- One", "an option is"), ("  > Yes.\n", "", "an option is"),
+    ("[x]", "[X]", "an option is"),
     ("- [x] Two.\n  > Yes.\n", "", "1 options"), ("  > Yes.", "  > Yes.\n\nMore.", "an option is"),
 ])  # fmt: skip
 def test_a_badly_written_question_is_named(was, becomes, word):
