@@ -12,6 +12,13 @@ def check_whole(name: str, value, least: int = 1) -> None:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
+def whole(name: str, value, least: int = 1) -> int:
+    """Return a whole number, also of NumPy or torch, as an int; raise ValueError as `check_whole` does."""
+    value = value.item() if getattr(value, "shape", None) == () else value
+    check_whole(name, value, least)
+    return value
+
+
 def check_number(name: str, value, *, or_zero: bool = False) -> None:
     """Raise ValueError, with the argument's name, unless `value` is a finite number above 0."""
     if (

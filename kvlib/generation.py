@@ -17,7 +17,7 @@ from torch import Tensor
 from kvlib.caches import StaticKVCache
 from kvlib.caches.contract import positions_needed
 from kvlib.caches.rollback import unchanged_on_failure
-from kvlib.checks import check_number, check_whole, token_ids
+from kvlib.checks import check_number, token_ids, whole
 from kvlib.decoding import decoder, why_not
 from kvlib.model import Model
 
@@ -46,14 +46,15 @@ def prefill(
     change nothing else. Whatever fails, also an interrupt, leaves the caches as long as they were.
     """
     if chunk_size is not None:
-        check_whole("chunk_size", chunk_size)
+        chunk_size = whole("chunk_size", chunk_size)
     if not isinstance(tokens, Tensor) or tokens.dim() != 2:
         raise ValueError("tokens must be an int64 tensor of shape (batch, new tokens)")
     if caches is None:
         raise ValueError("prefill fills caches; give one for each layer, as Model.make_caches returns them")
-    if tokens.shape[1] == 0:
+    length = tokens.shape[1]
+    if length == 0:
         raise ValueError("the prompt is empty; give at least one token")
-    chunks = tokens.split(chunk_size or tokens.shape[1], dim=1)
+    chunks = tokens.split(min(chunk_size or length, length), dim=1)
     # Half a prompt is of no use, and a second try would append it again.
     with unchanged_on_failure(caches):
         for chunk in chunks:
@@ -140,13 +141,12 @@ def _steps(
     model, prompts, max_new_tokens, cache, temperature, seed, chunk_size, decode
 ) -> Iterator:
     """Check everything now; return an iterator of (token of each sequence, seconds, rows cached)."""
-    check_whole("max_new_tokens", max_new_tokens)
+    max_new_tokens = whole("max_new_tokens", max_new_tokens)
     check_number("temperature", temperature, or_zero=True)
     if chunk_size is not None:
-        check_whole("chunk_size", chunk_size)
+        chunk_size = whole("chunk_size", chunk_size)
     if seed is not None:
-        seed = seed.item() if hasattr(seed, "item") else seed  # of NumPy or torch
-        check_whole("seed", seed, -(2**63))
+        seed = whole("seed", seed, -(2**63))
         if seed >= 2**64:
             raise ValueError(f"seed must be below 2^64, not {seed!r:.60}")
     why_not(model, decode)  # a way that does not exist is refused before anything is computed
@@ -234,7 +234,7 @@ def _make_caches(model: Model, cache, length: int) -> list | None:
     if cache is StaticKVCache:
         return model.make_caches(lambda: StaticKVCache(max_seq_len=length))
     if callable(cache):
-        return model.make_caches(cache)
+        return _all_caches(model.make_caches(cache))
     if isinstance(cache, (str, bytes)) or not isinstance(cache, Sequence):
         raise ValueError(
             f"cache is a class such as KVCache, or a list of caches, one for each layer, not "
@@ -243,6 +243,14 @@ def _make_caches(model: Model, cache, length: int) -> list | None:
     caches = list(cache)
     if len(caches) != model.config.num_layers:
         raise ValueError(f"{len(caches)} caches for {model.config.num_layers} layers")
+    return _all_caches(caches)
+
+
+def _all_caches(caches: list) -> list:
+    for cache in caches:
+        if isinstance(cache, type) or not (hasattr(cache, "update") and hasattr(cache, "seq_len")):
+            name = getattr(cache, "__name__", f"a {type(cache).__name__}")
+            raise ValueError(f"{name} is no cache: one has update and seq_len")
     return caches
 
 

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import sys
 from collections.abc import Sequence
 
 import ipywidgets as widgets
@@ -26,11 +27,13 @@ def predict(
     guess is negative. The guess is kept in the learner's progress under `key` and survives a re-run. Raises
     ValueError for fewer than two choices, equal choices, or choices with a unit.
     """
+    if not isinstance(key, str) or not isinstance(question, str):
+        raise ValueError("Give predict() a key and a question, both as text.")
     if choices is not None:
         if unit is not None:
             raise ValueError("Give predict() a unit or choices, not both.")
-        if len(choices) < 2 or len(set(choices)) != len(choices):
-            raise ValueError("Give predict() at least two choices, each a different text.")
+        if isinstance(choices, str) or len(choices) < 2 or len(set(choices)) != len(choices):
+            raise ValueError("Give predict() a list of at least two choices, each a different text.")
     return Guess(key, question, unit, tuple(choices) if choices is not None else None)
 
 
@@ -64,7 +67,9 @@ class Guess(Panel):
         kept = progress_file().get("guesses", self.key).get("value")
         if self.choices:
             return kept if kept in self.choices else None
-        return float(kept) if isinstance(kept, int | float) and not self._impossible(kept) else None
+        if isinstance(kept, bool) or not isinstance(kept, int | float) or self._impossible(kept):
+            return None
+        return float(kept)
 
     @property
     def counted(self) -> bool:
@@ -84,13 +89,16 @@ class Guess(Panel):
 
         A float is taken for a measurement: its value stays out of the saved text, which must be
         the same on every run. `exact` overrides that. Raises ValueError for a truth that is not
-        one of the choices.
+        one of the choices, or that no float can hold.
         """
         if self.choices and truth not in self.choices:
             raise ValueError(f"The truth must be one of the choices: {', '.join(self.choices)}.")
         if not self.choices:
             exact = isinstance(truth, numbers.Integral) if exact is None else exact
-            truth = float(truth)
+            try:
+                truth = float(truth)
+            except OverflowError:
+                raise ValueError("The truth is too large a number.") from None
         guess = self.value
         if guess is None:
             _shown_without_guess.add(self.key)
@@ -119,7 +127,7 @@ class Guess(Panel):
 
     def _impossible(self, number: float) -> str | None:
         """Say why a number cannot be the answer, whatever the truth is, or None."""
-        if not math.isfinite(number):
+        if not abs(number) <= sys.float_info.max:
             return "Type a finite number."
         if number < 0:
             what = f"There are no negative {self.unit} here" if self.unit else "A count is not negative"

@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 
 from kvlib.model_file import home
@@ -34,7 +35,7 @@ class ProgressFile:
 
     def __init__(self, path: Path):
         self.path = Path(path)
-        self.trouble = ""
+        self.trouble = self._aside = ""
         self._unsaved: dict[str, dict[str, dict]] = {section: {} for section in SECTIONS}
 
     def entries(self, section: str) -> dict[str, dict]:
@@ -58,11 +59,12 @@ class ProgressFile:
             self._explain(error)
         else:
             self._unsaved = {name: {} for name in SECTIONS}
+            self.trouble = self._aside
 
     def forget(self) -> None:
         """Drop every entry, on disk and in memory."""
         self._unsaved = {section: {} for section in SECTIONS}
-        self.trouble = ""
+        self.trouble = self._aside = ""
         try:
             if self.path.exists():
                 with _lock(self.path):
@@ -90,9 +92,10 @@ class ProgressFile:
         except NewerVersion:
             raise
         except Unreadable:
-            aside = self.path.with_name("progress-unreadable.json")
+            names = (f"progress-unreadable{n}.json" for n in chain([""], count(-2, -1)))
+            aside = next(path for path in map(self.path.with_name, names) if not path.exists())
             os.replace(self.path, aside)
-            self.trouble = (
+            self._aside = (
                 f"The progress file could not be read. It was kept as {aside.name}, "
                 "and progress starts anew."
             )

@@ -144,6 +144,7 @@ def test_what_cannot_be_read_is_said_in_the_status_line():
         ("2,001,000", 2_001_000, "and that is the truth"),
         ("52", 51, "close, 2 percent too high"),
         ("102", 100, "close, 2 percent too high"),
+        ("125", 100, "close, 25 percent too high"),
     ],
 )
 def test_guess_and_truth_in_one_sentence(typed, truth, said):
@@ -196,7 +197,8 @@ def test_what_cannot_be_the_answer_is_refused_with_a_sentence(typed, unit, said)
     assert guess.reveal(7).sentence.startswith("No guess this time")
 
 
-@pytest.mark.parametrize(("kept", "unit"), [(-5, None), (50.5, "rows"), (math.nan, "ms"), (math.inf, None)])
+@pytest.mark.parametrize(("kept", "unit"), [(-5, None), (50.5, "rows"), (math.nan, "ms"), (math.inf, None),
+  (10**400, None), (10**400, "ms"), (True, None)])
 def test_what_an_older_version_kept_is_no_guess_where_it_is_impossible(kept, unit):
     from kvlib.teach.store import progress_file
 
@@ -242,8 +244,16 @@ def test_a_question_that_changed_its_choices_ignores_the_old_guess():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"choices": ["a"]}, {"choices": ["a", "a"]}, {"choices": ["a", "b"], "unit": "ms"}]
-)
+    "wrong", [{"choices": ["a"]}, {"choices": ["a", "a"]}, {"choices": ["a", "b"], "unit": "ms"},
+     {"choices": "ab"}, {"question": None}, {"key": 3}]
+)  # fmt: skip
 def test_a_question_that_cannot_be_asked_is_refused(wrong):
     with pytest.raises(ValueError, match="Give predict"):
-        predict("t-wrong", "?", **wrong)
+        predict(**{"key": "t-wrong", "question": "?"} | wrong)
+
+
+def test_a_truth_beyond_all_floats_is_refused_and_leaves_the_guess_open():
+    guess = predict("t-beyond", "?")
+    with pytest.raises(ValueError, match="too large"):
+        guess.reveal(10**400)
+    assert not guess.revealed

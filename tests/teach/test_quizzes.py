@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from kvlib.latent_attention import LatentShape
-from kvlib.teach import quiz
+from kvlib.teach import quiz, quizzes
 from kvlib.teach.quizzes import Option, Question, find, lessons, names, of_lesson, read
 
 QUESTIONS = [question for number in lessons() for question in of_lesson(number)]
@@ -94,7 +94,7 @@ def test_the_text_does_not_give_the_answers_away():
         assert all(option.reason not in before for option in question.options)
 
 
-@pytest.mark.parametrize("key", ["99", 99, "00-nothing", "x"])
+@pytest.mark.parametrize("key", ["99", 99, "00-nothing", "x", True, -1])
 def test_an_unknown_quiz_names_the_known(key):
     with pytest.raises(ValueError, match="Lessons with questions: 00, 01"):
         find(key)
@@ -136,12 +136,16 @@ WELL = "# Lesson\n\n## 00-a\nWhy\nthis?\n\n- [ ] One\n  line.\n  > No,\n  > neve
 
 
 def test_a_question_is_text_with_its_options_and_their_reasons():
-    for text in (WELL, WELL.replace("\n", "\r\n"), WELL.rstrip(), WELL + "\n\n"):
+    start = WELL[WELL.index("##") :]
+    for text in (WELL, WELL.replace("\n", "\r\n"), WELL.rstrip(), WELL + "\n\n", WELL.replace("## ", "##"),
+                 "\ufeff" + start, WELL.replace("- [x] ", "- [x]   ")):
         [question] = read(text)
         assert question == Question(
             "00-a", "Why this?", (Option("One line.", "No, never."), Option("Two.", "Yes.")), right=1
         )
-    assert len(read(WELL + "\n" + WELL.partition("\n\n")[2])) == 2
+    assert len(read(WELL + "\n" + start.replace("00-a", "00-b"))) == 2
+    [question] = read(WELL.replace("> Yes.", "> r\n  > > 3  >= r\n  >"))
+    assert question.options[1].reason == "r > 3 >= r"
 
 
 @pytest.mark.parametrize(("was", "becomes", "word"), [
@@ -149,7 +153,25 @@ def test_a_question_is_text_with_its_options_and_their_reasons():
     ("- [ ] One", "- One", "an option is"), ("  > Yes.\n", "", "an option is"),
     ("[x]", "[X]", "an option is"),
     ("- [x] Two.\n  > Yes.\n", "", "1 options"), ("  > Yes.", "  > Yes.\n\nMore.", "an option is"),
+    ("- [ ] One\n  line.\n  > No,\n  > never.\n", "", "1 options, 1 of them right"),
+    *(("this?\n", f"this?\n{mark} Zero\n  > No.", "option") for mark in ("* [x]", "+ [ ]", "[x]", "-  [ ]")),
+    ("- [ ] One\n  line.", "- [ ] ", "an option is"),
+    ("- [x] Two.", "- [x]  ", "an option is"),
+    ("- [x]", "".join(f"- [ ] {i}\n  > {i}\n" for i in range(7)) + "- [x]", "9 options"),
+    ("Why\nthis?", "", "words"), ("> Yes.", ">", "words"), ("Two.", "One line.", "words"),
+    ("## 00-a", "## 00-a b", "one word"), ("## 00-a", "### 00-a", "one word"),
 ])  # fmt: skip
 def test_a_badly_written_question_is_named(was, becomes, word):
-    with pytest.raises(ValueError, match=f"^00-a.*{word}"):
+    with pytest.raises(ValueError, match=f"^(# )?00-a.*{word}"):
         read(WELL.replace(was, becomes))
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "here: none"), (WELL.replace("## 00-a", ""), "here: none"), (WELL.replace("00-a", ""), "one word"),
+    (WELL + WELL[WELL.index("##") :], "here: 00-a, 00-a"),
+])  # fmt: skip
+def test_a_badly_written_file_is_named(text, words, tmp_path, monkeypatch):
+    (tmp_path / "77.md").write_text(text)
+    monkeypatch.setattr(quizzes, "HERE", tmp_path)
+    with pytest.raises(ValueError, match=rf"^77\.md: .*{words}"):
+        find(77)

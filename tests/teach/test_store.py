@@ -57,6 +57,26 @@ def test_a_damaged_file_is_set_aside_and_said(home, text):
     assert ProgressFile(file.path).get("guesses", "a") == {"value": 1}
 
 
+def test_every_damaged_file_is_kept(home):
+    home.mkdir()
+    for text in ("one", "two", "three"):
+        (home / "progress.json").write_text(text)
+        progress_file().put("guesses", "a", value=1)
+    kept = [(home / f"progress-unreadable{n}.json").read_text() for n in ("", "-2", "-3")]
+    assert kept == ["one", "two", "three"]
+    assert "kept as progress-unreadable-3.json" in progress_file().trouble
+
+
+def test_a_trouble_that_has_passed_is_no_longer_told(home):
+    home.write_text("in the way")
+    file = progress_file()
+    file.put("guesses", "a", value=1)
+    assert "kept in memory" in file.trouble
+    home.unlink()
+    file.put("guesses", "b", value=2)
+    assert file.trouble == ""
+
+
 def test_a_file_that_is_not_text_is_survived(home):
     home.mkdir()
     (home / "progress.json").write_bytes(b"\xff\xfe\xff")

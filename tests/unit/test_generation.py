@@ -80,6 +80,11 @@ def test_greedy_tokens_are_those_of_the_full_recompute(model, cache, prompt):
     assert generate(model, prompt, 12, cache=cache) == greedy(model, prompt, 12)
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.array, torch.tensor])
+def test_whole_numbers_of_any_kind_are_lengths(model, kind):
+    assert generate(model, PROMPT, kind(5), chunk_size=kind(3)) == greedy(model, PROMPT, 5)
+
+
 def test_a_tensor_is_a_prompt_too(model):
     expected = greedy(model, PROMPT, 5)
     assert generate(model, torch.tensor(PROMPT), 5) == expected
@@ -153,7 +158,7 @@ def test_a_batch_of_unequal_prompts_is_each_prompt_alone(model, cache):
         assert together == [greedy(model, prompt, 9) for prompt in prompts]
 
 
-@pytest.mark.parametrize("chunk_size", range(1, 11))
+@pytest.mark.parametrize("chunk_size", [*range(1, 11), 10**20])
 def test_prefill_in_chunks_is_prefill(model, chunk_size):
     tokens = torch.tensor([PROMPT, PROMPT[::-1]])
     whole, parts = model.make_caches(KVCache), model.make_caches(KVCache)
@@ -334,6 +339,11 @@ BAD = {
     "complex temperature": dict(temperature=1j),
     "None temperature": dict(temperature=None),
     "list of temperatures": dict(temperature=[1.0]),
+    "two seeds": dict(seed=torch.tensor([1, 2]), temperature=1.0),
+    "seeds in a list": dict(seed=np.array([1]), temperature=1.0),
+    "new tokens True of NumPy": dict(max_new_tokens=np.bool_(True)),
+    "new tokens half of NumPy": dict(max_new_tokens=np.float64(2.0)),
+    "chunk_size in a list": dict(chunk_size=torch.tensor([2])),
     "seed beyond 64 bits": dict(seed=2**64, temperature=1.0),
     "seed below 64 bits": dict(seed=-(2**63) - 1, temperature=1.0),
     "decode is no name": dict(decode=["eager"]),
@@ -393,6 +403,13 @@ def test_caches_that_do_not_fit_the_model_are_refused(model, wrong):
 def test_a_cache_that_is_neither_class_nor_list_is_refused(model, computed, wrong):
     with pytest.raises(ValueError, match="cache is a class such as KVCache, or a list"):
         generate(model, PROMPT, 3, cache=wrong)
+    assert computed == []
+
+
+@pytest.mark.parametrize("cache", [dict, lambda: 3, lambda: KVCache, [None, None], [{}, {}]])
+def test_what_is_no_cache_is_refused(model, computed, cache):
+    with pytest.raises(ValueError, match="is no cache: one has update and seq_len"):
+        generate(model, PROMPT, 3, cache=cache)
     assert computed == []
 
 
