@@ -12,18 +12,18 @@ _SCALES = (
 _NUMBER = re.compile(
     r"""\s*(?P<number>[-+]?(?:\d[\d,_\s]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)
         \s*(?:(?:\*\*|\^)\s*(?P<power>\d+))?
-        \s*(?P<word>(?:thousand|million|billion|trillion)s?\b)?
+        \s*(?P<word>(?:thousand|million|billion|trillion)s?\b|k\b)?
         \s*(?P<unit>[^\d\s.,].*)?""",
     re.VERBOSE | re.IGNORECASE,
 )
-_WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+_WORDS = {"k": 1e3, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _GROUPED = re.compile(r"\d{1,3}(?:[,_\s]\d{3})+|\d+")
 
 
 def parse_number(text: str, unit: str | None = None) -> float:
     """Read a number that a person typed; return it in `unit`.
 
-    Accepts "3", "3 ms", "1e9", "2,001,000", "4 million", "2^30". A unit of the same kind is
+    Accepts "3", "3 ms", "1e9", "2,001,000", "4 million", "4k", "2^30". A unit of the same kind is
     converted, as "3 s" to ms. Raises ValueError with a sentence that says what to type.
     """
     match = _NUMBER.fullmatch(text.strip())
@@ -50,7 +50,8 @@ def parse_number(text: str, unit: str | None = None) -> float:
 def show_number(value: float, unit: str | None = None) -> str:
     """Write a number for a sentence: thousands grouped, else three significant digits.
 
-    What is whole, or has one decimal above a thousand, as 2,048.5, is shown as it is.
+    What is whole, or has one decimal above a thousand, as 2,048.5, is shown as it is. After a 1 the unit
+    is singular, and "times" an x.
     """
     if not math.isfinite(value):
         text = str(value)
@@ -64,20 +65,25 @@ def show_number(value: float, unit: str | None = None) -> str:
         text = f"{value:,.0f}"
     else:
         text = f"{float(f'{value:.3g}'):.12g}"
-    return f"{text} {unit}" if unit else text
+    return f"{text} {_single(unit) if text == '1' else unit}" if unit else text
+
+
+def _single(unit: str) -> str:
+    """Return the unit as it follows a 1."""
+    plural = len(unit) > 3 and unit.isalpha() and unit.endswith("s")  # tokens, but not ms or GB/s
+    return "x" if unit == "times" else unit[:-1] if plural else unit
 
 
 def _factor(given: str, wanted: str | None) -> float:
-    if not given or (wanted and given.lower() == wanted.lower()):
+    if not given or (wanted and given.lower() in (wanted.lower(), _single(wanted).lower())):
         return 1.0
-    if wanted is None:
-        raise ValueError(f"Give the number alone, without {given!r}.")
-    if wanted.lower() in ("x", "times") and given.lower() in ("x", "times"):
+    if wanted and wanted.lower() in ("x", "times") and given.lower() in ("x", "times"):
         return 1.0
-    for scale in _SCALES:
+    for scale in _SCALES if wanted else ():
         if given.lower() in scale and wanted.lower() in scale:
             return scale[given.lower()] / scale[wanted.lower()]
-    raise ValueError(f"Give the number in {wanted}, for example 3 {wanted}.")
+    numbers = f"3 or 3 {wanted}" if wanted else "3"
+    raise ValueError(f"Type one number, such as {numbers}; {given!r} cannot be read.")
 
 
 def _example(unit: str | None) -> str:

@@ -37,6 +37,10 @@ from kvlib.teach.quantity import parse_number, show_number
         ("1.5 billion", "times", 1.5e9),
         ("3 Millions bytes", "MB", 3),
         ("1million", None, 1e6),
+        ("4k", "times", 4000),
+        ("4.1 K tokens", "tokens", 4100),
+        ("1 x", "times", 1),
+        ("1 token", "tokens", 1),
     ],
 )
 def test_numbers_are_read_as_people_type_them(text, unit, value):
@@ -65,6 +69,19 @@ def test_numbers_are_read_as_people_type_them(text, unit, value):
 )
 def test_what_is_no_number_gets_a_sentence(text, unit):
     with pytest.raises(ValueError, match=r"\w+ .*[.]$"):
+        parse_number(text, unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "said"),
+    [
+        ("4097/2", "times", "Type one number, such as 3 or 3 times; '/2' cannot be read."),
+        ("3 GB", "ms", "such as 3 or 3 ms; 'GB' cannot be read."),
+        ("3 ms", None, "such as 3; 'ms' cannot be read."),
+    ],
+)
+def test_what_cannot_be_read_is_named(text, unit, said):
+    with pytest.raises(ValueError, match=f"{said}$"):
         parse_number(text, unit)
 
 
@@ -221,6 +238,14 @@ def test_a_quantity_is_not_negative():
 )
 def test_one_decimal_above_a_thousand_is_shown(value, shown):
     assert show_number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("unit", "shown"),
+    [("times", "1 x"), ("tokens", "1 token"), ("rows", "1 row"), ("ms", "1 ms"), ("GB/s", "1 GB/s")],
+)
+def test_a_1_has_a_unit_in_the_singular(unit, shown):
+    assert show_number(1, unit) == shown
 
 
 def test_choices():

@@ -271,7 +271,7 @@ LATENT = Exercise(
 A model of L layers and H heads keeps, for each token and layer, one latent of `latent` numbers and one
 rotary key of `rope` numbers. A number takes b bytes. For T tokens, return the bytes
 - `kept`: of this latent cache
-- `expanded`: if each head kept a value of D numbers and a key of D, with `rope` rotary numbers after them""",
+- `expanded`: if each head kept a value of D numbers, and a key of D followed by `rope` rotary numbers""",
     hints=(
         "`kept`: how many numbers does one row hold, and how many rows are there in all?",
         "A row is latent + rope numbers. The whole row is the key, and its first part is the value.",
