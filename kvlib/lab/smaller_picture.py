@@ -17,7 +17,7 @@ from kvlib.perplexity import Perplexity
 
 WIDTH, HEIGHT = 1032, 400
 MOST_LABELS = 24
-POINT = 7  # pixels from the middle of a marker to what may stand next to it
+POINT, CLEAR = 7, 13  # pixels from the middle of a marker to its own name, and to any other
 PLACES = [  # of a label, in points from its marker, the nearest first
     (x * side, y, "left" if side > 0 else "right")
     for x, y in (
@@ -85,8 +85,8 @@ class SmallerPicture:
         for family, name in NAMES.items():
             self.figure.text(x, 0.03, {"o": "○", "s": "□", "^": "△", "D": "◇"}[MARKERS[family]],
                              color=COLORS[family], fontsize=12)  # fmt: skip
-            self.figure.text(x + 0.016, 0.034, name, color=COLORS[family], fontsize=9.5)
-            x += 0.034 + 0.0085 * len(name)
+            self.figure.text(x + 0.02, 0.034, name, color=COLORS[family], fontsize=9.5)
+            x += 0.038 + 0.0085 * len(name)
 
     def update(self, choice: Choice, found: Mapping[Choice, Perplexity], nbytes: int, title: str) -> None:
         """Show one choice among all that were measured; `nbytes` is what it holds."""
@@ -104,9 +104,9 @@ class SmallerPicture:
         self.held.set_color(color)
         left = nbytes > np.prod(self.left.get_xlim()) ** 0.5 * 1e6  # on the side with room
         self.held_name.set(x=nbytes / 1e6, y=self.left.get_ylim()[1], color=color,
-                           text=" bytes held by the choice ", ha="right" if left else "left")  # fmt: skip
+                           text=f" bytes held by {'the choice' if mine else choice.name()} ", ha="right" if left else "left")  # fmt: skip
         self._take_places(found, nbytes)
-        self._name(choice, mine, nbytes, color)
+        self._name(choice, mine, color)
         self._label_others(choice, found)
         self._losses(choice, found, full, mine, color)
         self.title.set_text(title)
@@ -117,12 +117,13 @@ class SmallerPicture:
         low, high = min(perplexities, default=10), max(perplexities, default=20)
         self.left.set_ylim(low / 1.15, max(high, 1.4 * low) * 1.2)
 
-    def _name(self, choice: Choice, mine: Perplexity | None, nbytes: int, color: str) -> None:
-        """Write the choice at its point, or at the lower edge where it is not measured yet."""
-        height = mine.value if mine else self.left.get_ylim()[0] * 1.05
-        self.chosen_name.xy = (nbytes / 1e6, height)
-        self.chosen_name.set(text=choice.name(), color=color, fontweight="bold" if mine else "normal")
-        self._place(self.chosen_name, always=True)
+    def _name(self, choice: Choice, mine: Perplexity | None, color: str) -> None:
+        """Write the choice at its point; one that is not measured yet is named at its upright line."""
+        self.chosen_name.set_text("")
+        if mine:
+            self.chosen_name.xy = mine.cache_bytes / 1e6, mine.value
+            self.chosen_name.set(text=choice.name(), color=color, fontweight="bold")
+            self._place(self.chosen_name, always=True)
 
     def _label_others(self, choice: Choice, found: Mapping[Choice, Perplexity]) -> None:
         """Write small at each other point what it is, where there is room for it."""
@@ -137,20 +138,21 @@ class SmallerPicture:
     def _take_places(self, found: Mapping[Choice, Perplexity], nbytes: int) -> None:
         """Note what labels must keep off: the points, the upright line and its name."""
         at = self.left.transData.transform
-        points = [at((was.cache_bytes / 1e6, was.value)) for was in found.values()]
-        self._taken = [Bbox.from_bounds(x - POINT, y - POINT, 2 * POINT, 2 * POINT) for x, y in points]
+        self._points = [at((was.cache_bytes / 1e6, was.value)) for was in found.values()]
         x, (bottom, top) = at((nbytes / 1e6, 1))[0], self.left.bbox.intervaly
-        self._taken += [Bbox.from_extents(x - 1, bottom, x + 1, top), self._extent(self.held_name)]
+        self._taken = [Bbox.from_extents(x - 1, bottom, x + 1, top), self._extent(self.held_name)]
 
     def _place(self, label, always: bool) -> None:
         """Move a label to the first place near its point that is free; else, unless `always`, drop it."""
-        best = None
+        best, own = None, self.left.transData.transform(label.xy)
+        room = [(x, y, POINT if np.allclose((x, y), own) else CLEAR) for x, y in self._points]
+        taken = self._taken + [Bbox.from_extents(x - r, y - r, x + r, y + r) for x, y, r in room]
         for x, y, side in PLACES if always else PLACES[:NEAR]:
             x *= 1.5 if always else 1  # the chosen point is larger
             label.set(position=(x, y), ha=side)
             box = self._extent(label)
             outside = not _within(self.left.bbox, box)
-            hidden = sum(box.overlaps(taken) for taken in self._taken) + 100 * outside
+            hidden = sum(box.overlaps(other) for other in taken) + 100 * outside
             if best is None or hidden < best[0]:
                 best = hidden, x, y, side, box
             if not hidden:

@@ -129,10 +129,22 @@ def test_labels_keep_off_points_and_each_other(panel):
         boxes = {t.get_text(): t.get_window_extent() for t in labels if t.get_text()}
         assert choice.name() in boxes and len(boxes) > 6
         for text, box in boxes.items():
-            on = [p for p in points if box.x0 < p[0] < box.x1 and box.y0 < p[1] < box.y1]
-            assert not on, (choice, text)
+            gaps = sorted(max(abs(p - box.x0 - box.width / 2) - box.width / 2,
+                              abs(q - box.y0 - box.height / 2) - box.height / 2) for p, q in points)
+            assert gaps[0] >= 7 and gaps[1] >= 13, (choice, text)  # pixels, to its own point and any other
             over = [other for other, b in boxes.items() if other != text and box.overlaps(b)]
             assert not over, (choice, text, over)
+
+
+def test_a_choice_that_is_not_measured_is_named_at_its_line_alone(panel):
+    for sinks in (0, 16):
+        choice = Choice(WINDOW, window=128, sinks=sinks)
+        choose(panel, choice)
+        assert panel.picture.chosen_name.get_text() == ""
+        assert panel.picture.held_name.get_text().strip() == f"bytes held by {choice.name()}"
+    panel.measure(choice)
+    panel._show()
+    assert panel.picture.chosen_name.get_text() == choice.name()
 
 
 def test_a_click_reads_in_the_background_and_stop_ends_it(panel):
