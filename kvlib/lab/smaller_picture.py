@@ -104,7 +104,8 @@ class SmallerPicture:
         self.held.set_color(color)
         left = nbytes > np.prod(self.left.get_xlim()) ** 0.5 * 1e6  # on the side with room
         self.held_name.set(x=nbytes / 1e6, y=self.left.get_ylim()[1], color=color,
-                           text=f" bytes held by {'the choice' if mine else choice.name()} ", ha="right" if left else "left")  # fmt: skip
+                           text=f" bytes held by {'the choice' if mine else choice.name()} ",
+                           ha="right" if left else "left")  # fmt: skip
         self._take_places(found, nbytes)
         self._name(choice, mine, color)
         self._label_others(choice, found)
