@@ -144,13 +144,13 @@ class OnlineSoftmaxPicture:
             for start, high in zip(it.starts, frame.highs):
                 if np.isfinite(high):
                     lines.append([(start - 0.5, high), (min(start + it.tile, it.num_keys) - 0.5, high)])
-            title = "Scores; each part has a maximum of its own (red)"
+            title = "Scores; each part has a maximum of its own (line)"
         else:
             if np.isfinite(frame.high):
                 lines.append([(-0.5, frame.high), (frame.end - 0.5, frame.high)])
             if np.isfinite(frame.old_high) and frame.old_high < frame.high:
                 old.append([(-0.5, frame.old_high), (frame.start - 0.5, frame.old_high)])
-            title = "Scores, and the maximum so far (red; dashed: before this tile)"
+            title = "Scores, and the maximum so far (solid line; dashed: before this tile)"
         self.highs.set_segments(lines)
         self.old.set_segments(old)
         self.titles[self.scores].set_text(title)

@@ -79,9 +79,11 @@ def png(image: Image.Image, colors: int | None = None) -> bytes:
     if colors is None:
         image.save(buffer, "PNG", compress_level=1)
     else:
-        image.quantize(colors, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-            buffer, "PNG", optimize=True
-        )
+        small = image.quantize(colors, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        palette, card = small.getpalette(), 3 * small.getpixel((0, 0))
+        palette[card : card + 3] = image.getpixel((0, 0))  # not the mean of all that are near it
+        small.putpalette(palette)
+        small.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 

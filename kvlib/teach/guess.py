@@ -112,7 +112,8 @@ class Guess(Panel):
             return "\n".join(
                 [f"Guess first: {self.question}", *(f"  - {text}" for text in self.choices)]
             )
-        return f"Guess first: {self.question}" + (f" (in {self.unit})" if self.unit else "")
+        unit = f" (in {self.unit})" if self.unit not in (None, "times") else ""
+        return f"Guess first: {self.question}{unit}"
 
     def _read(self, text: str) -> None:
         if not text.strip() or self.revealed:

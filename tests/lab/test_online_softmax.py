@@ -120,6 +120,12 @@ def test_a_step_that_is_gone_with_a_larger_tile_becomes_the_last(panel):
     assert panel.slider.value == panel.slider.max == 1 and "Step 1 of 1, keys 0 to 8" in panel.status.value
 
 
+def test_titles_name_lines_by_their_look_as_a_dark_theme_changes_colours(panel):
+    for mode, said in [(TILES, "(solid line; dashed: before this tile)"), (PARTS, "of its own (line)")]:
+        panel.mode.value = mode
+        assert panel.picture.titles[panel.picture.scores].get_text().endswith(said)
+
+
 def test_keys_in_another_order_are_counted_in_it(panel):
     panel.order.value = "falling"
     assert "Step 1 of 3, keys 0 to 3 in falling order:" in panel.status.value

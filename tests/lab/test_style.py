@@ -29,3 +29,13 @@ def test_a_figure_carries_its_words_and_a_rule_for_the_dark_theme():
     assert '[data-jp-theme-light="false"] .kvlib-figure' in page and "invert(0.9)" in page
     (encoded,) = re.findall(r"data:image/png;base64,([^\"]+)", page)
     assert Image.open(io.BytesIO(base64.b64decode(encoded))).size == (300, 200)
+
+
+def test_a_saved_picture_has_the_card_that_all_have():
+    figure = style.new_figure(600, 300)
+    axes = figure.add_subplot(title="A title")
+    axes.barh(range(5), range(5), color="#6E7F99")
+    figure.canvas.draw()
+    small = Image.open(io.BytesIO(base64.b64decode(style.saved_png(style.image_of(figure)))))
+    assert len(small.getcolors()) <= 64
+    assert small.convert("RGB").getpixel((0, 0)) == (0xF7, 0xF6, 0xF2)  # style.CARD

@@ -248,6 +248,11 @@ def test_a_1_has_a_unit_in_the_singular(unit, shown):
     assert show_number(1, unit) == shown
 
 
+@pytest.mark.parametrize(("unit", "asked"), [("ms", "How long? (in ms)"), ("times", "How long?")])
+def test_a_question_names_its_unit_but_not_times(unit, asked):
+    assert predict("t-unit", "How long?", unit=unit).plain() == f"Guess first: {asked}"
+
+
 def test_choices():
     guess = predict("t-choice", "Which?", choices=["MHA", "GQA", "MQA"])
     guess.buttons[1].click()
