@@ -34,7 +34,7 @@ def test_a_figure_carries_its_words_and_a_rule_for_the_dark_theme():
 def test_a_saved_picture_has_the_card_that_all_have():
     figure = style.new_figure(600, 300)
     axes = figure.add_subplot(title="A title")
-    axes.barh(range(5), range(5), color="#6E7F99")
+    axes.barh(range(3), range(1, 4), color=list(style.COLORS.values()))
     figure.canvas.draw()
     small = Image.open(io.BytesIO(base64.b64decode(style.saved_png(style.image_of(figure)))))
     assert len(small.getcolors()) <= 64
