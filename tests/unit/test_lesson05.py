@@ -56,5 +56,5 @@ def test_a_forgotten_write_is_told_in_plain_words():
     def forgets(H, KV, D, T, b):
         return 2 * KV * T * D * b, 2 * KV * T * D * b + 2 * H * T * D * b
 
-    verdict = MOVED.judge(forgets)
+    verdict = MOVED.check(forgets)
     assert not verdict and "written when they are made, then read" in verdict.message

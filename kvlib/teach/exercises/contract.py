@@ -51,9 +51,15 @@ def not_yet(message: str) -> Verdict:
 class Exercise:
     """One exercise; `name` is what the learner's cell defines, and `judge` judges it.
 
-    `judge` may raise whatever the learner's code raises. `stub`, `solution` and each source in
-    `wrong` define `name`; each mistake in `wrong` has its own message. A function may change only
-    the arguments that `changes` names.
+    `stub`, `solution` and each source in `wrong` define `name`; each mistake in `wrong` has its own
+    message. An answer is tried on `cases` by `kvlib.teach.exercises.judge`: a case holds the arguments of a
+    call and, if these say too little, what it is about. `answer` reads a result; `right` is said to a right
+    one, and to a wrong one the key in `wrong`, what `rule(given, wanted, *arguments)` returns, or
+    `otherwise`, of which there is one for each number where a result has several. In all these words
+    "{name}" stands for an argument, "{given}" and "{wanted}" for the results.
+
+    An exercise that is no function of such cases has a `judge` of its own, which may raise whatever the
+    learner's code raises. A function may change only the arguments that `changes` names.
     """
 
     key: str
@@ -67,9 +73,14 @@ class Exercise:
     hints: tuple[str, str, str]
     stub: str
     solution: str
-    judge: Callable[[object], Verdict]
+    judge: Callable[[object], Verdict] | None = None
     wrong: dict[str, str] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
+    cases: tuple[tuple, ...] = ()
+    answer: object = None
+    right: str = ""
+    otherwise: str | tuple[str, ...] = ""
+    rule: Callable | None = None
 
     def __post_init__(self):
         if len(self.hints) != 3:
@@ -78,6 +89,15 @@ class Exercise:
             )
         if not self.key.startswith(f"{self.lesson:02d}-"):
             raise ValueError(f"The key {self.key} must begin with its lesson, {self.lesson:02d}-.")
+
+    @property
+    def arguments(self) -> tuple[str, ...] | None:
+        """The names of a function's arguments; None for a class."""
+        return _arguments(self.name, self.solution)
+
+    def told(self, case: tuple) -> str:
+        """Write the arguments of a call: "T=7, D=4"."""
+        return ", ".join(f"{name}={show(value)}" for name, value in zip(self.arguments, case))
 
     def about(self) -> str:
         """Return difficulty, importance and minutes in words."""
@@ -91,10 +111,10 @@ class Exercise:
         if not callable(candidate):
             return not_yet(f"pass `{self.name}` itself, without calling it: `.check({self.name})`")
         watched = None
-        if (arguments := _arguments(self.name, self.solution)) is not None:
-            watched = Watched(candidate, arguments, self.changes, NotAttempted)
+        if self.arguments is not None:
+            watched = Watched(candidate, self.arguments, self.changes, NotAttempted)
         try:
-            verdict = self.judge(watched or candidate)
+            verdict = self._judged(watched or candidate)
             trouble = watched.trouble() if watched and verdict else None
             return not_yet(trouble) if trouble else verdict
         except BaseException as error:
@@ -102,6 +122,14 @@ class Exercise:
                 return _explained(error, candidate, watched.open_call if watched else None)
             except Exception:  # an error that cannot even be printed
                 return not_yet(f"your code raised {type(error).__name__}")
+
+
+    def _judged(self, candidate) -> Verdict:
+        if self.judge is not None:
+            return self.judge(candidate)
+        from kvlib.teach.exercises.judge import judge
+
+        return judge(self, candidate)
 
 
 def define(name: str, source: str, filename: str = "<cell>"):

@@ -4,6 +4,48 @@ from __future__ import annotations
 
 from kvlib.teach.exercises.watching import array, rounded, show, whole, why_not_whole
 
+
+class Whole:
+    """A result that is one whole number; `what` names it, as in "the number of tokens"."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def read(self, result) -> int | str:
+        """Return the number, or say what is wrong with the result."""
+        return why_not_whole(result, self.what) if whole(result) is None else whole(result)
+
+    def same(self, given, wanted) -> bool:
+        return given == wanted
+
+    def short(self, result, wanted) -> str | None:
+        """Say that a float had too few digits for a right answer, or None."""
+        return rounded(result, wanted)
+
+
+class Counts(Whole):
+    """A result of several whole numbers with these names, in order."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def read(self, result) -> list[int] | str:
+        return counts(result, *self.names)
+
+    def short(self, result, wanted) -> str | None:
+        return short(result, wanted)
+
+
+class Positions(Whole):
+    """A result that lists positions, counted in `what`."""
+
+    def read(self, result) -> list[int] | str:
+        return positions(result, self.what)
+
+    def short(self, result, wanted) -> str | None:
+        return None
+
+
 SIXTEEN = "16 bits are too few here, stay in the precision that is given"
 
 
