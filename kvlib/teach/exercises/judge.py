@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 
 from kvlib.teach.exercises.contract import Verdict, correct, define, not_yet
-from kvlib.teach.exercises.watching import show
 
 
 def judge(exercise, candidate) -> Verdict:
@@ -23,12 +22,13 @@ def judge(exercise, candidate) -> Verdict:
         tried = f"for {about[0]}," if about else f"with {exercise.told(case)}"
         given, wanted = answer.read(result), answer.read(right)
         seen.append((case, given))
-        if isinstance(given, str):
-            return not_yet(f"{given}; {tried} it gives {show(result)}")
-        if not answer.same(given, wanted):
-            words = answer.short(result, wanted) or _named(exercise, seen, wanted)
-            words = words.format(**dict(zip(names, case)), wanted=wanted, given=given)
-            return not_yet(f"{words}; {tried} it gives {show(result)}")
+        unread = isinstance(given, str)  # it says then why
+        if unread or not answer.same(given, wanted):
+            words = None if unread else answer.short(result, wanted)
+            words = words or _named(exercise, seen, wanted)
+            if words is not given:
+                words = words.format(**dict(zip(names, case)), wanted=wanted, given=given)
+            return not_yet(f"{words}; {tried} it gives {answer.write(result, wanted)}")
     return correct(exercise.right)
 
 
@@ -37,13 +37,19 @@ def _named(exercise, seen: list, wanted) -> str:
 
     Best on all cases so far, else on the last; else, of several numbers, in the first that is wrong.
     """
-    same, (case, given) = exercise.answer.same, seen[-1]
+    case, given = seen[-1]
+
+    def same(a, b) -> bool:
+        return a == b if isinstance(a, str) or isinstance(b, str) else exercise.answer.same(a, b)
+
     known = [(words, define(exercise.name, source)) for words, source in exercise.wrong.items()]
     results = [(words, [_run(exercise.answer, wrong, c) for c, _ in seen]) for words, wrong in known]
     for some in (seen, seen[-1:]):
         for words, made in results:
             if all(same(m, g) for m, (_, g) in zip(made[-len(some) :], some)) and not same(made[-1], wanted):
                 return words
+    if isinstance(given, str):
+        return given
     if exercise.rule is not None and (words := exercise.rule(given, wanted, *case)):
         return words
     if isinstance(exercise.otherwise, str):

@@ -22,6 +22,10 @@ class Whole:
         """Say that a float had too few digits for a right answer, or None."""
         return rounded(result, wanted)
 
+    def write(self, result, wanted) -> str:
+        """Write a wrong result, read or not, for a message."""
+        return show(result)
+
 
 class Counts(Whole):
     """A result of several whole numbers with these names, in order."""
