@@ -15,7 +15,7 @@ from kvlib.teach.exercises.contract import Verdict, correct, define, not_yet
 def judge(exercise, candidate) -> Verdict:
     """Try an answer on the exercise's cases, in order; say what is wrong with the first that it fails."""
     names, answer = exercise.arguments, exercise.answer
-    solve, seen = define(exercise.name, exercise.solution), []
+    solve, seen = define(exercise.name, exercise.solution, "<solution>"), []
     for case in exercise.cases:
         case, about = case[: len(names)], case[len(names) :]
         result, right = candidate(*case), solve(*copy.deepcopy(case))
@@ -42,7 +42,7 @@ def _named(exercise, seen: list, wanted) -> str:
     def same(a, b) -> bool:
         return a == b if isinstance(a, str) or isinstance(b, str) else exercise.answer.same(a, b)
 
-    known = [(words, define(exercise.name, source)) for words, source in exercise.wrong.items()]
+    known = [(words, define(exercise.name, source, "<mistake>")) for words, source in exercise.wrong.items()]
     results = [(words, [_run(exercise.answer, wrong, c) for c, _ in seen]) for words, wrong in known]
     for some in (seen, seen[-1:]):
         for words, made in results:

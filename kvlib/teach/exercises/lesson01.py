@@ -2,6 +2,7 @@
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.feeding import LOOP
+from kvlib.teach.exercises.reading import Whole
 from kvlib.teach.exercises.watching import array, rounded, whole, why_not_whole
 
 COUNT_CASES = ((5, 7), (1, 1), (3, 1), (1, 6), (38, 65), (40, 3), (1, 2000))  # p, n
@@ -146,7 +147,7 @@ as one):
 
 # Made one by one, so that equal tokens are not one object.
 _LARGE = [[int(token) for token in ["70001", "70002", "70003"]] for _ in range(2)]
-EDIT_CASES = (
+EDIT_CASES = tuple((a, b, f"{about}, {a} -> {b}") for a, b, about in (
     ([5, 6, 7, 8, 4, 3], [5, 6, 9, 8, 4, 3], "an edit in the middle"),
     ([5, 6, 7, 8], [9, 6, 7, 8], "an edit at the start"),
     ([5, 6, 7], [5, 6, 9], "an edit at the end"),
@@ -161,72 +162,18 @@ EDIT_CASES = (
     ([5, 6], [], "an empty new prompt"),
     ([], [], "two empty prompts"),
     (*_LARGE, "equal prompts of large token numbers"),
-)
+))  # fmt: skip
+_WALK = ("for position, (a, b) in enumerate(zip(tokens_a, tokens_b)):", "    if a != b:")
+_SHORTER = "return min(len(tokens_a), len(tokens_b))"
 
 
-def first_changed_position(tokens_a, tokens_b) -> int:
-    """Return the first position (from 0) whose cached row is of no use after the edit."""
-    position = 0
-    while position < min(len(tokens_a), len(tokens_b)) and tokens_a[position] == tokens_b[position]:
-        position += 1
-    return position
+def _edit(*lines: str) -> str:
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"def first_changed_position(tokens_a, tokens_b):\n{body}"
 
 
-def _check_edit(candidate) -> Verdict:
-    for a, b, about in EDIT_CASES:
-        given = candidate(list(a), list(b))
-        wanted = first_changed_position(a, b)
-        case = f"for {about}, {a} -> {b}, it gives {show(given)}"
-        if given is None:
-            return not_yet(
-                f"it returns nothing where no token differs: the common part ends there; {case}"
-            )
-        if (position := whole(given)) is None:
-            return not_yet(f"{why_not_whole(given, 'the position')}; {case}")
-        if (given := position) == wanted:
-            continue
-        shared = min(len(a), len(b))
-        differing = [i for i in range(shared) if a[i] != b[i]]
-        if given == wanted + 1:
-            return not_yet(
-                "that is one too far: positions count from 0, and the edited one has changed; "
-                f"{case}"
-            )
-        if given == wanted - 1:
-            return not_yet(
-                f"that is one too early: the position before the edit is untouched; {case}"
-            )
-        if given == shared - len(differing):
-            return not_yet(
-                "equal tokens after the edit do not help: they saw the edited one, so K "
-                f"differs; {case}"
-            )
-        if differing and given == differing[-1]:
-            return not_yet(
-                "that is the last difference; the first one already changes all that follow; "
-                f"{case}"
-            )
-        if not differing and given == max(len(a), len(b)):
-            return not_yet(
-                f"rows exist for the shorter prompt only; nothing is shared past its end; {case}"
-            )
-        if not differing and a == b and a in _LARGE:
-            return not_yet(
-                f"compare tokens with `!=`, not with `is not`: equal numbers may be two "
-                f"objects; {case}"
-            )
-        if not differing and given in (0, -1):
-            return not_yet(f"nothing differs in the part they share: all of it can be kept; {case}")
-        return not_yet(
-            f"walk both lists from the start and stop at the first position that differs; {case}"
-        )
-    return correct("the common prefix: every row before it can be kept, none after it")
-
-
-def _edit_source(*lines: str) -> str:
-    return "\n".join(
-        ["def first_changed_position(tokens_a, tokens_b):", *(f"    {line}" for line in lines), ""]
-    )
+def _walked(found="return position", end=_SHORTER) -> str:
+    return _edit(*_WALK, f"        {found}", end)
 
 
 EDIT = Exercise(
@@ -250,58 +197,35 @@ both are equal, that is the length of the shorter one.""",
         "Walk through both lists together and stop at the first pair that differs.",
         "If no pair differs, the loop ends: return the length of the shorter list after it.",
     ),
-    stub=_edit_source("return ..."),
-    solution=_edit_source(
-        "for position, (a, b) in enumerate(zip(tokens_a, tokens_b)):",
-        "    if a != b:",
-        "        return position",
-        "return min(len(tokens_a), len(tokens_b))",
-    ),
-    judge=_check_edit,
+    stub=_edit("return ..."),
+    solution=_walked(),
+    answer=Whole("the position"),
+    cases=EDIT_CASES,
+    right="the common prefix: every row before it can be kept, none after it",
+    otherwise="walk both lists from the start and stop at the first position that differs",
     wrong={
-        "no answer where nothing differs": _edit_source(
-            "for position, (a, b) in enumerate(zip(tokens_a, tokens_b)):",
-            "    if a != b:",
-            "        return position",
-        ),
-        "off by one": _edit_source(
-            "for position, (a, b) in enumerate(zip(tokens_a, tokens_b), 1):",
-            "    if a != b:",
-            "        return position",
-            "return min(len(tokens_a), len(tokens_b))",
-        ),
-        "counts equal tokens anywhere": _edit_source(
-            "return sum(a == b for a, b in zip(tokens_a, tokens_b))"
-        ),
-        "the last difference": _edit_source(
+        "it returns nothing where no token differs: the common part ends there": _walked(end=""),
+        "that is one too far: positions count from 0, and the edited one has changed":
+            _walked("return position + 1", f"{_SHORTER} + 1"),
+        "that is one too early: the position before the edit is untouched":
+            _walked("return position - 1", f"{_SHORTER} - 1"),
+        "equal tokens after the edit do not help: they saw the edited one, so K differs":
+            _edit("return sum(a == b for a, b in zip(tokens_a, tokens_b))"),
+        "that is the last difference; the first one already changes all that follow": _edit(
             "changed = [i for i, (a, b) in enumerate(zip(tokens_a, tokens_b)) if a != b]",
-            "return changed[-1] if changed else min(len(tokens_a), len(tokens_b))",
+            "if changed: return changed[-1]", _SHORTER,
         ),
-        "the longer length": _edit_source(
-            "for position, (a, b) in enumerate(zip(tokens_a, tokens_b)):",
-            "    if a != b:",
-            "        return position",
-            "return max(len(tokens_a), len(tokens_b))",
-        ),
-        "compares objects": _edit_source(
-            "for position, (a, b) in enumerate(zip(tokens_a, tokens_b)):",
-            "    if a is not b:",
-            "        return position",
-            "return min(len(tokens_a), len(tokens_b))",
-        ),
-        "looks the token up": _edit_source(
-            "for a, b in zip(tokens_a, tokens_b):",
-            "    if a != b:",
-            "        return tokens_a.index(a)",
-            "return min(len(tokens_a), len(tokens_b))",
-        ),
-        "runs past the end": _edit_source(
-            "position = 0",
-            "while tokens_a[position] == tokens_b[position]:",
-            "    position += 1",
-            "return position",
-        ),
+        "rows exist for the shorter prompt only; nothing is shared past its end":
+            _walked(end="return max(len(tokens_a), len(tokens_b))"),
+        "nothing differs in the part they share: all of it can be kept": _walked(end="return 0"),
+        "nothing differs in the part they share, so all of it can be kept: -1 is no position":
+            _walked(end="return -1"),
+        "compare tokens with `!=`, not with `is not`: equal numbers may be two objects":
+            _walked().replace("!=", "is not"),
+        "`index` finds where a token comes first, and it may come again: walk both lists from the start and "
+        "stop at the first position that differs":
+            _walked("return tokens_a.index(a)"),
     },
-)
+)  # fmt: skip
 
 EXERCISES = (COUNTS, EDIT, LOOP)
