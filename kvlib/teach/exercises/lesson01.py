@@ -1,89 +1,9 @@
 """The exercises of lesson 01: counting projections, an edited prompt, a loop with a cache."""
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise
 from kvlib.teach.exercises.feeding import LOOP
-from kvlib.teach.exercises.reading import Whole
-from kvlib.teach.exercises.watching import array, rounded, whole, why_not_whole
-
-COUNT_CASES = ((5, 7), (1, 1), (3, 1), (1, 6), (38, 65), (40, 3), (1, 2000))  # p, n
-
-
-def projection_counts(p: int, n: int) -> tuple[int, int, int]:
-    """Return position-level K/V projections without a cache, with one, and the redundant ones."""
-    without, with_cache = n * p + n * (n - 1) // 2, p + n - 1
-    return without, with_cache, without - with_cache
-
-
-def _check_counts(candidate) -> Verdict:
-    for p, n in COUNT_CASES:
-        given, case = candidate(p, n), f"for p={p} and n={n:,}"
-        if not isinstance(given, tuple | list) or len(given) != 3:
-            return not_yet(
-                f"return three numbers, (without, with_cache, redundant); {case} it gives {show(given)}"
-            )
-        for name, number, wanted in zip(
-            ("without", "with_cache", "redundant"), given, projection_counts(p, n), strict=True
-        ):
-            if whole(number) != wanted:
-                return not_yet(f"{_count_mistake(name, number, p, n)}; {case} `{name}` is {show(number)}")
-    return correct("n p + n(n - 1)/2 without a cache, p + n - 1 with one, and the difference is redundant")
-
-
-def _count_mistake(name: str, number, p: int, n: int) -> str:
-    without, with_cache, redundant = projection_counts(p, n)
-    wanted = {"without": without, "with_cache": with_cache, "redundant": redundant}[name]
-    ratios = (without / with_cache, with_cache / without, redundant / without, redundant / with_cache)
-    given = array(number)
-    if given is not None and given.size == 1 and any(
-        abs(float(given.item()) / ratio - scale) < 1e-3 for ratio in ratios if ratio for scale in (1, 100)
-    ):
-        return "that is a ratio: count the projections themselves"
-    if (count := whole(number)) is None:
-        return why_not_whole(number, f"`{name}`")
-    twice = "a K/V projection of a position counts once, K and V together"
-    full = "that counts every step as if the text had its final length; it grows by one token a step"
-    mistakes = {
-        "without": [
-            (n * (p + n - 1), full),
-            (n * (p + n), full),
-            (n * p + n * (n + 1) // 2, "that is one position too many in each step: the first runs the "
-             "prompt alone, p positions"),
-            (n * p, "the text grows: each step runs one position more than the one before"),
-            ((p + n - 1) * (p + n) // 2, "the prompt goes in at once, not token by token: the first step "
-             "already runs p positions"),
-            ((p + n) * (p + n + 1) // 2, "the prompt goes in at once, not token by token: the first step "
-             "already runs p positions"),
-            (n * (n + 1) // 2, "every step runs the prompt again as well, p positions"),
-            (n * (n - 1) // 2, "every step runs the prompt again as well, p positions"),
-            (with_cache, "that is the count with a cache: without one, each step runs all positions"),
-            (2 * without, twice),
-        ],
-        "with_cache": [
-            (without, "with a cache, a step projects only positions that no step has projected before"),
-            (p + n, "the last new token is chosen, but no step runs it: it has no key yet"),
-            (n, "the first step projects the whole prompt, p positions"),
-            (n - 1, "the first step projects the whole prompt, p positions"),
-            (p, "the steps after the first project a position each"),
-            (1, "that is one step; count all n of them"),
-            (p + n - 2, "that is one too few: n steps are the prompt's, and n - 1 with one position each"),
-            (2 * with_cache, twice),
-        ],
-        "redundant": [
-            (without, "the first projection of a position is not redundant: take those away"),
-            (without + with_cache, "redundant is what the cache saves: a difference, not a sum"),
-            (without - n, "take away the first projection of every position, those of the prompt too"),
-            (without - p, "take away the first projection of every position, those of new tokens too"),
-            (without - p - n, "that subtracts one too many: no step projects the last new token"),
-            (without // with_cache, "that is a ratio: count the projections themselves"),
-            (2 * redundant, twice),
-        ],
-    }  # fmt: skip
-    for wrong, meaning in mistakes[name]:
-        if count == wrong != wanted:
-            return meaning
-    short = rounded(number, wanted)
-    return short or "write out p = 3 and n = 3 by hand, step by step, and count the positions of each step"
-
+from kvlib.teach.exercises.reading import Counts, Whole
+from kvlib.teach.exercises.watching import number, whole, why_not_whole
 
 _WITHOUT, _WITH = "n * p + n * (n - 1) // 2", "p + n - 1"
 
@@ -96,6 +16,66 @@ def _counts_source(without=_WITHOUT, with_cache=_WITH, redundant="without - with
         f"    redundant = {redundant}\n"
         "    return without, with_cache, redundant\n"
     )
+
+
+_NUMBERS = ("without", "with_cache", "redundant")
+_MISTAKES = {
+    "without": {
+        "n * (p + n - 1)":
+            "that counts every step as if the text had its final length; it grows by one token a step",
+        "n * (p + n)": "that counts every step as if the text had its final length, with the last new token, "
+            "which no step runs; it grows by one token a step",
+        "n * p + n * (n + 1) // 2":
+            "that is one position too many in each step: the first runs the prompt alone, p positions",
+        "n * p": "the text grows: each step runs one position more than the one before",
+        "(p + n - 1) * (p + n) // 2":
+            "the prompt goes in at once, not token by token: the first step already runs p positions",
+        "(p + n) * (p + n + 1) // 2": "the prompt goes in at once, not token by token: the first step "
+            "already runs p positions, and none runs the last new token",
+        "n * (n + 1) // 2": "every step runs the prompt again as well, p positions",
+        "n * (n - 1) // 2": "every step runs the prompt again as well, p positions, also the first",
+        "p + n - 1": "that is the count with a cache: without one, each step runs all positions",
+        f"2 * ({_WITHOUT})": "a K/V projection of a position counts once, K and V together",
+    },
+    "with_cache": {
+        _WITHOUT: "with a cache, a step projects only positions that no step has projected before",
+        "p + n": "the last new token is chosen, but no step runs it: it has no key yet",
+        "n": "the first step projects the whole prompt, p positions",
+        "n - 1": "the first step projects the whole prompt, p positions; those after it project one each",
+        "p": "the steps after the first project a position each",
+        "1": "that is one step; count all n of them",
+        "p + n - 2": "that is one too few: n steps are the prompt's, and n - 1 with one position each",
+        f"2 * ({_WITH})": "a K/V projection of a position counts once, K and V together",
+    },
+    "redundant": {
+        "without": "the first projection of a position is not redundant: take those away",
+        "without + with_cache": "that should be what the cache saves: a difference, not a sum",
+        "without - n": "take away the first projection of every position, those of the prompt too",
+        "without - p": "take away the first projection of every position, those of new tokens too",
+        "without - p - n": "that subtracts one too many: no step projects the last new token",
+        "without // with_cache": "that is a ratio: count the projections themselves",
+        "2 * (without - with_cache)": "a K/V projection of a position counts once, K and V together",
+    },
+}  # fmt: skip
+
+
+def _fraction(given, wanted, p, n) -> str | None:
+    """Say that the first wrong number is a ratio, or has a fraction."""
+    name, first = next((name, a) for name, a, b in zip(_NUMBERS, given, wanted) if a != b)
+    pairs = [(a / b, scale) for a in wanted for b in wanted if a != b and b for scale in (1, 100)]
+    if any(ratio and abs(number(first) / ratio - scale) < 1e-3 for ratio, scale in pairs):
+        return f"`{name}`: that is a ratio: count the projections themselves"
+    return why_not_whole(first, f"`{name}`") if isinstance(first, float) else None
+
+
+class _Three(Counts):
+    """Three numbers, of which a fraction is read too: `_fraction` says what it is."""
+
+    def read(self, result) -> list[int | float] | str:
+        if not isinstance(result, tuple | list) or len(result) != 3:
+            return f"return three numbers, ({', '.join(self.names)})"
+        numbers = [number(part) if whole(part) is None else whole(part) for part in result]
+        return numbers if all(n is not None and n - n == 0 for n in numbers) else super().read(result)
 
 
 COUNTS = Exercise(
@@ -127,20 +107,18 @@ as one):
     ),
     stub=_counts_source("...", "...", "..."),
     solution=_counts_source(),
-    judge=_check_counts,
+    answer=_Three(*_NUMBERS),
+    cases=((5, 7), (1, 1), (3, 1), (1, 6), (38, 65), (40, 3), (1, 2000)),
+    right="n p + n(n - 1)/2 without a cache, p + n - 1 with one, and the difference is redundant",
+    otherwise=tuple(
+        f"`{name}`: write out p = 3 and n = 3 by hand, step by step, and count the positions of each step"
+        for name in _NUMBERS
+    ),
+    rule=_fraction,
     wrong={
-        "every step at full length": _counts_source(without="n * (p + n - 1)"),
-        "one position too many": _counts_source(without="n * p + n * (n + 1) // 2"),
-        "the text does not grow": _counts_source(without="n * p"),
-        "the prompt token by token": _counts_source(without="(p + n - 1) * (p + n) // 2"),
-        "no prompt": _counts_source(without="n * (n + 1) // 2"),
-        "K and V counted apart": _counts_source(without=f"2 * ({_WITHOUT})"),
-        "the last token run": _counts_source(with_cache="p + n"),
-        "no prompt with a cache": _counts_source(with_cache="n"),
-        "one step only": _counts_source(with_cache="1"),
-        "first projections called redundant": _counts_source(redundant="without"),
-        "a sum for a difference": _counts_source(redundant="without + with_cache"),
-        "a fraction": _counts_source(without="n * p + n * (n - 1) / 2.5"),
+        f"`{name}`: {words}": _counts_source(**{name: line})
+        for name, lines in _MISTAKES.items()
+        for line, words in lines.items()
     },
 )
 
