@@ -55,7 +55,9 @@ def _named(exercise, seen: list, wanted) -> str:
     if isinstance(exercise.otherwise, str):
         return exercise.otherwise
     first = next(i for i, (a, b) in enumerate(zip(given, wanted)) if a != b)
-    alike = (words for words, made in results if made[-1][: first + 1] == given[: first + 1])
+    # A mistake of order is none of one number.
+    others = [(words, made[-1]) for words, made in results if sorted(made[-1]) != sorted(wanted)]
+    alike = (words for words, made in others if made[: first + 1] == given[: first + 1])
     return next(alike, exercise.otherwise[first])
 
 

@@ -1,81 +1,30 @@
 """The exercises of lesson 09: a group in few bits, what a window keeps, and what is really held."""
 
 import math
-from numbers import Rational
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
+from kvlib.teach.exercises.contract import Exercise
 from kvlib.teach.exercises.quantising import QUANTISE
-from kvlib.teach.exercises.reading import counts, positions, short
-from kvlib.teach.exercises.watching import number, show
-
-KEEP_CASES = (
-    (10, 4, 0),
-    (10, 4, 2),
-    (3, 4, 0),
-    (3, 4, 2),
-    (4, 4, 1),
-    (6, 4, 2),
-    (1, 8, 4),
-    (9, 1, 1),
-    (0, 4, 2),
-    (1, 4, 0),
-)
+from kvlib.teach.exercises.reading import Counts, Positions, Real
 
 
-def rows_to_keep(n: int, W: int, S: int) -> list[int]:
-    """Return the positions, of n tokens, that the next token will read: sinks and W - 1 more."""
-    return [j for j in range(n) if j < S or j > n - W]
+def _keep(condition: str) -> str:
+    return f"def rows_to_keep(n, W, S):\n    return {condition}\n"
 
 
-def _check_keep(candidate) -> Verdict:
-    for n, W, S in KEEP_CASES:
-        answer = candidate(n, W, S)
-        case = f"with n={n}, W={W}, S={S} it gives {show(answer, 90)}"
-        rows = positions(answer, "positions")
-        if isinstance(rows, str):
-            return not_yet(f"{rows}; {case}")
-        wanted = rows_to_keep(n, W, S)
-        if rows == wanted:
-            continue
-        for wrong, meaning in _KEEP_MISTAKES:
-            if rows == wrong(n, W, S):
-                return not_yet(f"{meaning}; {case}")
-        if rows and (min(rows) < 0 or max(rows) >= n):
-            return not_yet(f"only 0 to n - 1 were appended; {case}")
-        if len(set(rows)) < len(rows):
-            return not_yet(f"a position is in it twice: sinks may lie inside the window; {case}")
-        if sorted(rows) == wanted:
-            return not_yet(f"the right positions in another order: count up; {case}")
-        lost = [j for j in wanted if j not in rows]
-        if lost:
-            return not_yet(f"position {lost[0]} is missing, which token {n} will read; {case}")
-        extra = next(j for j in rows if j not in wanted)
-        return not_yet(f"position {extra} can go: token {n} does not see it; {case}")
-    return correct("the window counts the new token itself, so the sinks and W - 1 older rows are enough")
+def _kept(window: str) -> str:
+    return _keep(f"[j for j in range(n) if {window}]")
 
 
-_KEEP_MISTAKES = (
-    (
-        lambda n, W, S: [j for j in range(n) if j < S or j >= n - W],
-        "one row too many: the next token is itself one of the W, and brings its own row",
-    ),
-    (
-        lambda n, W, S: [j for j in range(n) if j < S or j > n - W + 1],
-        "one row too few: the next token sees W tokens, itself and W - 1 before it",
-    ),
-    (
-        lambda n, W, S: [j for j in range(n) if j > n - W],
-        "the first S tokens stay forever, outside the window too",
-    ),
-    (
-        lambda n, W, S: [j for j in range(n) if j < S or j > n - W + S],
-        "the sinks are kept in addition to the window; they do not make it smaller",
-    ),
-)
-
-
-def _keep_source(expression: str) -> str:
-    return f"def rows_to_keep(n, W, S):\n    return {expression}\n"
+def _keep_rule(given, wanted, n, W, S) -> str:
+    if not set(given) <= set(range(n)):
+        return "only 0 to n - 1 were appended"
+    if len(set(given)) < len(given):
+        return "a position is in it twice: sinks may lie inside the window"
+    if sorted(given) == wanted:
+        return "the right positions in another order: count up"
+    if lost := [j for j in wanted if j not in given]:
+        return f"position {lost[0]} is missing, which token {n} will read"
+    return f"position {min(set(given) - set(wanted))} can go: token {n} does not see it"
 
 
 KEEP = Exercise(
@@ -97,70 +46,34 @@ read. Every other row may go.""",
         "j is in the window where n - j < W. Position n itself is not in the cache yet.",
         "`[j for j in range(n) if ...]`: j is a sink, or j is in the window.",
     ),
-    stub=_keep_source("..."),
-    solution=_keep_source("[j for j in range(n) if j < S or n - j < W]"),
-    judge=_check_keep,
+    stub=_keep("..."),
+    solution=_kept("j < S or n - j < W"),
+    answer=Positions("positions"),
+    cases=(
+        (10, 4, 0), (10, 4, 2), (3, 4, 0), (3, 4, 2), (4, 4, 1), (6, 4, 2), (1, 8, 4), (9, 1, 1), (0, 4, 2),
+        (1, 4, 0),
+    ),
+    right="the window counts the new token itself, so the sinks and W - 1 older rows are enough",
+    rule=_keep_rule,
     wrong={
-        "keeps W rows": _keep_source("[j for j in range(n) if j < S or n - j <= W]"),
-        "keeps W - 2 rows": _keep_source("[j for j in range(n) if j < S or n - j < W - 1]"),
-        "no sinks": _keep_source("[j for j in range(n) if n - j < W]"),
-        "sinks inside the window's size": _keep_source("[j for j in range(n) if j < S or n - j < W - S]"),
-        "counts a row twice": _keep_source("list(range(min(S, n))) + list(range(max(0, n - W + 1), n))"),
-        "the last first": _keep_source("[j for j in reversed(range(n)) if j < S or n - j < W]"),
-        "everything": _keep_source("list(range(n))"),
-        "a future row": _keep_source("[j for j in range(n + 1) if j < S or n - j < W]"),
-        "a number": _keep_source("min(n, S + W - 1)"),
+        "one row too many: the next token is itself one of the W, and brings its own row":
+            _kept("j < S or n - j <= W"),
+        "one row too few: the next token sees W tokens, itself and W - 1 before it":
+            _kept("j < S or n - j < W - 1"),
+        "the first S tokens stay forever, outside the window too": _kept("n - j < W"),
+        "the sinks are kept in addition to the window; they do not make it smaller":
+            _kept("j < S or n - j < W - S"),
     },
-)
+)  # fmt: skip
 
 
-BITS_CASES = ((4, 32, 16), (8, 32, 16), (4, 24, 16), (4, 32, 32), (2, 128, 16), (3, 48, 16))
+def _bits(result: str) -> str:
+    return f"def bits_per_number(bits, group, w):\n    return {result}\n"
 
 
-def bits_per_number(bits: int, group: int, w: int) -> float:
-    """Return the bits one number takes, its share of scale and zero included."""
-    return bits + 2 * w / group
-
-
-def _check_bits(candidate) -> Verdict:
-    for bits, group, w in BITS_CASES:
-        answer = candidate(bits, group, w)
-        case = f"with bits={bits}, group={group}, w={w} it gives {show(answer)}"
-        exact = isinstance(answer, Rational) and not isinstance(answer, bool)
-        given = float(answer) if exact else number(answer)
-        if given is None or not math.isfinite(given):
-            return not_yet(f"return a number of bits; {case}")
-        right = bits_per_number(bits, group, w)
-        if math.isclose(given, right, rel_tol=1e-6):
-            continue
-        for wrong, meaning in (
-            (bits, "that is the code alone; scale and zero take memory too"),
-            (bits + w / group, "a group keeps two numbers, its scale and its zero"),
-            (bits + 2 * w, "scale and zero are shared by the whole group"),
-            (bits * group + 2 * w, "that is the whole group; divide by its numbers"),
-            (bits + 2 * w / 8 / group, "w is in bits already"),
-            (right / 8, "that is in bytes; the bits are asked for"),
-            (16 / right, "that is how many times smaller than 16 bits; the bits themselves are asked for"),
-            (bits + 2 * group / w, "turned over: w bits are spread over `group` numbers"),
-        ):
-            if math.isclose(given, wrong, rel_tol=1e-6):
-                return not_yet(f"{meaning}; {case}")
-        if any(given == way(right) for way in (math.floor, math.ceil, round, _to_1, _to_2)):
-            return not_yet(f"do not round: it may be a fraction; {case}")
-        return not_yet(f"add this number's share of two numbers of w bits to its code; {case}")
-    return correct("4 bits in groups of 32 with 16-bit scales are 5 bits a number: 3.2 times smaller, not 4")
-
-
-def _to_1(x: float) -> float:
-    return round(x, 1)
-
-
-def _to_2(x: float) -> float:
-    return round(x, 2)
-
-
-def _bits_source(expression: str) -> str:
-    return f"def bits_per_number(bits, group, w):\n    return {expression}\n"
+def _bits_rule(given, wanted, *case) -> str | None:
+    rounded = (math.floor(wanted), math.ceil(wanted), *(round(wanted, digits) for digits in (0, 1, 2)))
+    return "do not round: it may be a fraction" if given in rounded else None
 
 
 BITS = Exercise(
@@ -182,82 +95,33 @@ fraction.""",
         "A group takes group x bits + 2 x w bits.",
         "Divide by the numbers in the group.",
     ),
-    stub=_bits_source("..."),
-    solution=_bits_source("bits + 2 * w / group"),
-    judge=_check_bits,
+    stub=_bits("..."),
+    solution=_bits("bits + 2 * w / group"),
+    answer=Real("bits"),
+    cases=((4, 32, 16), (8, 32, 16), (4, 24, 16), (4, 32, 32), (2, 128, 16), (3, 48, 16)),
+    right="4 bits in groups of 32 with 16-bit scales are 5 bits a number: 3.2 times smaller, not 4",
+    otherwise="add this number's share of two numbers of w bits to its code",
+    rule=_bits_rule,
     wrong={
-        "codes alone": _bits_source("bits"),
-        "no zero": _bits_source("bits + w / group"),
-        "not shared": _bits_source("bits + 2 * w"),
-        "the whole group": _bits_source("bits * group + 2 * w"),
-        "bytes": _bits_source("bits + 2 * w / 8 / group"),
-        "turned over": _bits_source("bits + 2 * group / w"),
-        "rounded": _bits_source("round(bits + 2 * w / group)"),
-        "a ratio": _bits_source("16 / (bits + 2 * w / group)"),
+        "that is the code alone; scale and zero take memory too": _bits("bits"),
+        "a group keeps two numbers, its scale and its zero": _bits("bits + w / group"),
+        "scale and zero are shared by the whole group": _bits("bits + 2 * w"),
+        "that is the whole group; divide by its numbers": _bits("bits * group + 2 * w"),
+        "w is in bits already": _bits("bits + 2 * w / 8 / group"),
+        "that is in bytes; the bits are asked for": _bits("(bits + 2 * w / group) / 8"),
+        "that is how many times smaller than 16 bits; the bits themselves are asked for":
+            _bits("16 / (bits + 2 * w / group)"),
+        "turned over: w bits are spread over `group` numbers": _bits("bits + 2 * group / w"),
     },
-)
+)  # fmt: skip
+
+KEPT, EXPANDED = "L * (latent + rope) * T * b", "L * H * (D + rope + D) * T * b"
 
 
-LATENT_CASES = ((2, 6, 8, 20, 7, 10, 4), (61, 128, 128, 512, 64, 1000, 2), (1, 1, 3, 5, 2, 1, 2))
+def _latent(kept: str, expanded: str) -> str:
+    lines = f"kept = {kept}\n    expanded = {expanded}\n    return kept, expanded\n"
+    return f"def latent_bytes(L, H, D, latent, rope, T, b):\n    {lines}"
 
-
-def latent_bytes(L: int, H: int, D: int, latent: int, rope: int, T: int, b: int) -> tuple[int, int]:
-    """Return the bytes of T tokens kept as latents, and as keys and values of all heads."""
-    return L * (latent + rope) * T * b, L * H * (D + rope + D) * T * b
-
-
-def _check_latent(candidate) -> Verdict:
-    for L, H, D, latent, rope, T, b in LATENT_CASES:
-        answer = candidate(L, H, D, latent, rope, T, b)
-        case = f"with L={L}, H={H}, D={D}, latent={latent}, rope={rope}, T={T}, b={b} it gives {show(answer)}"
-        given = counts(answer, "kept", "expanded")
-        if isinstance(given, str):
-            return not_yet(f"{given}; {case}")
-        wanted = list(latent_bytes(L, H, D, latent, rope, T, b))
-        if given == wanted:
-            continue
-        said = short(answer, wanted) or _latent_mistake(given, wanted, H, D, latent, rope, L * T * b, b)
-        return not_yet(f"{said}; {case}")
-    return correct("one row for all heads, and no factor 2")
-
-
-def _latent_mistake(given, wanted, H: int, D: int, latent: int, rope: int, tokens: int, b: int) -> str:
-    """Say what is wrong with (kept, expanded); `tokens` is layers x tokens x bytes of a number."""
-    kept, expanded = given
-    if given == wanted[::-1]:
-        return "these are the right numbers in the other order: return (kept, expanded)"
-    if kept != wanted[0]:
-        meaning = {
-            2 * tokens * (latent + rope): "no factor 2: the value is part of the row that is the key",
-            tokens * latent: "the rotary key is kept, too",
-            tokens * (latent + H * rope): "one rotary key serves all heads",
-            tokens * H * (latent + rope): "one row serves all heads, so H does not appear",
-            tokens * (2 * latent + rope): "the latent is kept once: it serves as key and as value",
-            wanted[0] // b: "that counts numbers; each has b bytes",
-        }.get(kept, "a token keeps one latent and one rotary key in each layer")
-        return f"`kept`: {meaning}"
-    meaning = {
-        tokens * H * 2 * D: "D does not include the rotary numbers: a head's key has D + rope",
-        tokens * H * (2 * D - rope): "D does not include the rotary numbers: a head's key has D + rope, "
-        "and its value D",
-        tokens * H * (D + rope): "the values are kept as well",
-        tokens * H * 2 * (D + rope): "a value has no rotary part",
-        tokens * (H * 2 * D + rope): "every head's key then has a rotary part of its own",
-        wanted[1] // b: "that counts numbers; each has b bytes",
-    }.get(expanded, "each of H heads keeps a key of D + rope numbers and a value of D")
-    return f"`expanded`: {meaning}"
-
-
-def _latent_source(small: str, large: str = "L * H * (D + rope + D) * T * b") -> str:
-    return (
-        "def latent_bytes(L, H, D, latent, rope, T, b):\n"
-        f"    kept = {small}\n"
-        f"    expanded = {large}\n"
-        "    return kept, expanded\n"
-    )
-
-
-_KEPT = "L * (latent + rope) * T * b"
 
 LATENT = Exercise(
     key="09-latent-bytes",
@@ -277,21 +141,34 @@ rotary key of `rope` numbers. A number takes b bytes. For T tokens, return the b
         "A row is latent + rope numbers. The whole row is the key, and its first part is the value.",
         "`expanded`: a head keeps D + rope for the key and D for the value.",
     ),
-    stub=_latent_source("...", "..."),
-    solution=_latent_source(_KEPT),
-    judge=_check_latent,
+    stub=_latent("...", "..."),
+    solution=_latent(KEPT, EXPANDED),
+    answer=Counts("kept", "expanded"),
+    cases=((2, 6, 8, 20, 7, 10, 4), (61, 128, 128, 512, 64, 1000, 2), (1, 1, 3, 5, 2, 1, 2)),
+    right="one row for all heads, and no factor 2",
+    otherwise=(
+        "`kept`: a token keeps one latent and one rotary key in each layer",
+        "`expanded`: each of H heads keeps a key of D + rope numbers and a value of D",
+    ),
     wrong={
-        "a factor 2": _latent_source("2 * L * (latent + rope) * T * b"),
-        "no rope": _latent_source("L * latent * T * b"),
-        "rope per head": _latent_source("L * (latent + H * rope) * T * b"),
-        "row per head": _latent_source("L * H * (latent + rope) * T * b"),
-        "the latent twice": _latent_source("L * (2 * latent + rope) * T * b"),
-        "expanded without rope": _latent_source(_KEPT, "L * H * 2 * D * T * b"),
-        "expanded keys alone": _latent_source(_KEPT, "L * H * (D + rope) * T * b"),
-        "rope in the value": _latent_source(_KEPT, "L * H * 2 * (D + rope) * T * b"),
-        "one rope for all": _latent_source(_KEPT, "L * (H * 2 * D + rope) * T * b"),
-        "numbers, not bytes": _latent_source("L * (latent + rope) * T"),
+        "these are the right numbers in the other order: return (kept, expanded)": _latent(EXPANDED, KEPT),
+        "`kept`: no factor 2: the value is part of the row that is the key": _latent(f"2 * {KEPT}", EXPANDED),
+        "`kept`: the rotary key is kept, too": _latent("L * latent * T * b", EXPANDED),
+        "`kept`: one rotary key serves all heads": _latent("L * (latent + H * rope) * T * b", EXPANDED),
+        "`kept`: one row serves all heads, so H does not appear": _latent(f"H * {KEPT}", EXPANDED),
+        "`kept`: the latent is kept once: it serves as key and as value":
+            _latent("L * (2 * latent + rope) * T * b", EXPANDED),
+        "`kept`: that counts numbers; each has b bytes": _latent(f"{KEPT} // b", f"{EXPANDED} // b"),
+        "`expanded`: D does not include the rotary numbers: a head's key has D + rope":
+            _latent(KEPT, "L * H * 2 * D * T * b"),
+        "`expanded`: D does not include the rotary numbers: a head's key has D + rope, and its value D":
+            _latent(KEPT, "L * H * (2 * D - rope) * T * b"),
+        "`expanded`: the values are kept as well": _latent(KEPT, "L * H * (D + rope) * T * b"),
+        "`expanded`: a value has no rotary part": _latent(KEPT, "L * H * 2 * (D + rope) * T * b"),
+        "`expanded`: every head's key then has a rotary part of its own":
+            _latent(KEPT, "L * (H * 2 * D + rope) * T * b"),
+        "`expanded`: that counts numbers; each has b bytes": _latent(KEPT, f"{EXPANDED} // b"),
     },
-)
+)  # fmt: skip
 
 EXERCISES = (QUANTISE, KEEP, BITS, LATENT)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from kvlib.teach.exercises.watching import array, rounded, show, whole, why_not_whole
+import math
+from numbers import Rational
+
+from kvlib.teach.exercises.watching import array, number, rounded, show, whole, why_not_whole
 
 
 class Whole:
@@ -27,6 +30,21 @@ class Whole:
         return show(result)
 
 
+class Real(Whole):
+    """A result that is one number of `what`, whole or not."""
+
+    def read(self, result) -> float | str:
+        exact = isinstance(result, Rational) and not isinstance(result, bool)
+        given = float(result) if exact else number(result)
+        return given if given is not None and math.isfinite(given) else f"return a number of {self.what}"
+
+    def same(self, given, wanted) -> bool:
+        return math.isclose(given, wanted, rel_tol=1e-6)
+
+    def short(self, result, wanted) -> str | None:
+        return None
+
+
 class Counts(Whole):
     """A result of several whole numbers with these names, in order."""
 
@@ -48,6 +66,9 @@ class Positions(Whole):
 
     def short(self, result, wanted) -> str | None:
         return None
+
+    def write(self, result, wanted) -> str:
+        return show(result, 90)
 
 
 SIXTEEN = "16 bits are too few here, stay in the precision that is given"
