@@ -2,6 +2,7 @@
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
 from kvlib.teach.exercises.own_cache import CACHE
+from kvlib.teach.exercises.reading import Counts
 from kvlib.teach.exercises.watching import whole, why_not_whole
 
 MASK_CASES = ((3, 8), (1, 6), (4, 4), (2, 3), (1, 1), (5, 20))
@@ -113,117 +114,6 @@ key j. A token sees itself and everything before it, and nothing after it.""",
 )
 
 
-NUMBER_CASES = (
-    ([9, 5, 2], 4, 6, "prompts of 9, 5 and 2 tokens, 4 new ones, a window of 6"),
-    ([9, 5, 2], 4, None, "prompts of 9, 5 and 2 tokens, 4 new ones, no window"),
-    ([5, 8, 3], 6, 10, "prompts of 5, 8 and 3 tokens, 6 new ones, a window of 10"),
-    ([3], 1, None, "one prompt of 3 tokens, 1 new one, no window"),
-    ([2, 7], 3, 100, "prompts of 2 and 7 tokens, 3 new ones, a window of 100"),
-    ([7, 2], 1, 3, "prompts of 7 and 2 tokens, 1 new one, a window of 3"),
-)
-
-
-def three_numbers(prompt_lengths, n: int, window: int | None) -> tuple[int, int, list[int]]:
-    """Return logical length, stored length, and each sequence's next rotary position."""
-    logical = max(prompt_lengths) + n - 1
-    stored = logical if window is None else min(logical, window)
-    return logical, stored, [p + n - 1 for p in prompt_lengths]
-
-
-def _check_numbers(candidate) -> Verdict:
-    for lengths, n, window, about in NUMBER_CASES:
-        given = candidate(list(lengths), n, window)
-        case = f"for {about}"
-        if not isinstance(given, tuple | list) or len(given) != 3:
-            return not_yet(
-                f"return three things, (logical, stored, positions); {case} it gives {show(given)}"
-            )
-        logical, stored, positions = given
-        wanted = three_numbers(lengths, n, window)
-        for name, number, mistake in [
-            ("logical", logical, _logical_mistake(logical, lengths, n)),
-            ("stored", stored, _stored_mistake(stored, wanted, n, window)),
-        ]:
-            if mistake:
-                return not_yet(f"{mistake}; {case} `{name}` is {show(number)}")
-        if mistake := _position_mistake(positions, lengths, n, wanted):
-            return not_yet(f"{mistake}; {case} `positions` is {show(positions)}")
-    return correct(
-        "the longest prompt sets the rows, a window the stored ones, and each sequence's own text "
-        "its positions"
-    )
-
-
-CHOSEN = "the last of the n tokens has been chosen, but not run: it has no row yet, so p + n - 1, not p + n"
-
-
-def _logical_mistake(logical, lengths, n: int) -> str | None:
-    wanted = max(lengths) + n - 1
-    if whole(logical) is None:
-        return why_not_whole(logical, "the logical length, one for the whole batch,")
-    if (logical := whole(logical)) == wanted:
-        return None
-    return {
-        wanted + 1: CHOSEN,
-        max(lengths): "that is after the prefill; decoding appends rows too",
-        max(lengths) + n - 2: "that is one row too few: n tokens take n - 1 decode steps after "
-        "the prefill",
-        sum(lengths) + n - 1: "the sequences of a batch are padded, not joined: each has as many "
-        "rows as the longest",
-        lengths[0] + n - 1: "the longest prompt decides, wherever it stands in the batch",
-        min(lengths) + n - 1: "every prompt is padded to the longest one",
-    }.get(logical, "the prefill appends the longest prompt, each decode step one row more")  # fmt: skip
-
-
-def _stored_mistake(stored, wanted, n: int, window) -> str | None:
-    if whole(stored) is None:
-        return why_not_whole(stored, "the stored length")
-    if (stored := whole(stored)) == wanted[1]:
-        return None
-    if stored == min(window or wanted[0] + 1, wanted[0] + 1):
-        return CHOSEN
-    if stored == min(window or wanted[0], wanted[0] - n + 1):
-        return "that is after the prefill; decoding appends rows too, until the window is full"
-    if window is None:
-        return "without a window every row is kept"
-    if stored == wanted[0]:
-        return "a window keeps the newest rows only, and drops what is older"
-    if stored == window:
-        return "the window is not full yet: no more rows are stored than were appended"
-    if stored == max(window, wanted[0]):
-        return "that is the larger of the two; a window takes away"
-    if stored == window + n - 1:
-        return "the window holds in decoding too: each new row pushes the oldest one out"
-    return "no more than the window, and no more than were appended"
-
-
-def _position_mistake(positions, lengths, n: int, wanted) -> str | None:
-    if getattr(positions, "ndim", 0) == 1:
-        positions = positions.tolist()
-    if not isinstance(positions, tuple | list) or len(positions) != len(lengths):
-        return "`positions` is a list, a position for each sequence"
-    wrong = [position for position in positions if whole(position) is None]
-    if wrong:
-        return why_not_whole(wrong[0], "each position")
-    positions = [whole(position) for position in positions]
-    if positions == wanted[2]:
-        return None
-    padding = [max(lengths) - p for p in lengths]
-    if positions == [wanted[0]] * len(lengths):
-        return "that counts the padding: a short prompt's first token is its position 0"
-    if positions == [p + n for p in lengths]:
-        return "that is one too far: positions count from 0, so the n-th new token stands at p + n - 1"
-    if positions == [p + n - 2 for p in lengths]:
-        return "that is the newest token in the cache; the question is the one fed next"
-    if positions == [min(wanted[1], p + n - 1) for p in lengths] or positions == [wanted[1]] * len(lengths):
-        return "dropped rows do not renumber a text: positions go on counting"
-    if positions == [wanted[0] + pad for pad in padding]:
-        return "padding is taken off the position, not added"
-    if positions == list(lengths):
-        return "that is the first new token's position; the one fed next is the n-th"
-    return "a token's position is its index in its own text, from 0, without the padding"
-
-
 def _numbers_source(
     logical="max(prompt_lengths) + n - 1",
     stored="logical if window is None else min(logical, window)",
@@ -236,6 +126,71 @@ def _numbers_source(
         f"    positions = {positions}\n"
         "    return logical, stored, positions\n"
     )
+
+
+_CHOSEN = "the last of the n tokens has been chosen, but not run: it has no row yet, so p + n - 1, not p + n"
+_WINDOW = "logical if window is None else "
+_MISTAKES = {
+    "logical": {
+        "max(prompt_lengths) + n": _CHOSEN,
+        "max(prompt_lengths)": "that is after the prefill; decoding appends rows too",
+        "max(prompt_lengths) + n - 2":
+            "that is one row too few: n tokens take n - 1 decode steps after the prefill",
+        "sum(prompt_lengths) + n - 1":
+            "the sequences of a batch are padded, not joined: each has as many rows as the longest",
+        "prompt_lengths[0] + n - 1": "the longest prompt decides, wherever it stands in the batch",
+        "min(prompt_lengths) + n - 1": "every prompt is padded to the longest one",
+    },
+    "stored": {
+        "min(logical + 1, window or logical + 1)": _CHOSEN,
+        "min(max(prompt_lengths), window or logical)":
+            "that is after the prefill; decoding appends rows too, until the window is full",
+        "logical": "a window keeps the newest rows only, and drops what is older",
+        _WINDOW + "window": "the window is not full yet: no more rows are stored than were appended",
+        _WINDOW + "window + n - 1":
+            "the window holds in decoding too: each new row pushes the oldest one out",
+    },
+    "positions": {
+        "[logical] * len(prompt_lengths)":
+            "that counts the padding: a short prompt's first token is its position 0",
+        "[p + n for p in prompt_lengths]":
+            "that is one too far: positions count from 0, so the n-th new token stands at p + n - 1",
+        "[p + n - 2 for p in prompt_lengths]":
+            "that is the newest token in the cache; the question is the one fed next",
+        "[stored] * len(prompt_lengths)": "dropped rows do not renumber a text: positions go on counting, "
+            "each sequence's from its own start",
+        "[min(stored, p + n - 1) for p in prompt_lengths]":
+            "dropped rows do not renumber a text: positions go on counting",
+        "[logical + max(prompt_lengths) - p for p in prompt_lengths]":
+            "padding is taken off the position, not added",
+        "list(prompt_lengths)": "that is the first new token's position; the one fed next is the n-th",
+    },
+}  # fmt: skip
+
+
+class _Three(Counts):
+    """The result (logical, stored, positions)."""
+
+    def read(self, result) -> list | str:
+        if not isinstance(result, tuple | list) or len(result) != 3:
+            return "return three things, (logical, stored, positions)"
+        logical, stored, positions = result
+        positions = positions.tolist() if getattr(positions, "ndim", 0) == 1 else positions
+        if not isinstance(positions, tuple | list):
+            return "`positions` is a list, a position for each sequence"
+        named = [(logical, "the logical length, one for the whole batch,"), (stored, "the stored length")]
+        for value, what in named + [(position, "each position") for position in positions]:
+            if whole(value) is None:
+                return why_not_whole(value, what)
+        return [whole(logical), whole(stored), [whole(position) for position in positions]]
+
+
+def _numbers_rule(given, wanted, prompt_lengths, n, window) -> str | None:
+    if given[0] == wanted[0] and given[1] != wanted[1] and window is None:
+        return "`stored`: without a window every row is kept"
+    if given[:2] == wanted[:2] and len(given[2]) != len(prompt_lengths):
+        return "`positions` is a list, a position for each sequence"
+    return None
 
 
 NUMBERS = Exercise(
@@ -264,19 +219,27 @@ Return `(logical, stored, positions)`:
     ),
     stub=_numbers_source("...", "...", "..."),
     solution=_numbers_source(),
-    judge=_check_numbers,
+    answer=_Three("logical", "stored", "positions"),
+    cases=(
+        ([9, 5, 2], 4, 6),
+        ([9, 5, 2], 4, None),
+        ([5, 8, 3], 6, 10),
+        ([3], 1, None),
+        ([2, 7], 3, 100),
+        ([7, 2], 1, 3),
+    ),
+    right="the longest prompt sets the rows, a window the stored ones, and each sequence's own text its "
+    "positions",
+    otherwise=(
+        "`logical`: the prefill appends the longest prompt, each decode step one row more",
+        "`stored`: no more than the window, and no more than were appended",
+        "`positions`: a token's position is its index in its own text, from 0, without the padding",
+    ),
+    rule=_numbers_rule,
     wrong={
-        "a row for the last token": _numbers_source(logical="max(prompt_lengths) + n"),
-        "after the prefill": _numbers_source(logical="max(prompt_lengths)"),
-        "all prompts added up": _numbers_source(logical="sum(prompt_lengths) + n - 1"),
-        "the shortest prompt": _numbers_source(logical="min(prompt_lengths) + n - 1"),
-        "no window": _numbers_source(stored="logical"),
-        "always a full window": _numbers_source(stored="logical if window is None else window"),
-        "padding takes positions": _numbers_source(positions="[logical] * len(prompt_lengths)"),
-        "one position too far": _numbers_source(positions="[p + n for p in prompt_lengths]"),
-        "the newest row": _numbers_source(positions="[p + n - 2 for p in prompt_lengths]"),
-        "the stored length": _numbers_source(positions="[stored] * len(prompt_lengths)"),
-        "the window renumbers": _numbers_source(positions="[min(stored, p + n - 1) for p in prompt_lengths]"),
+        f"`{name}`: {words}": _numbers_source(**{name: line})
+        for name, lines in _MISTAKES.items()
+        for line, words in lines.items()
     },
 )
 
