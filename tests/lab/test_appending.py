@@ -5,9 +5,10 @@ import pytest
 from kvlib.lab.appending import ROOMS, AppendingPanel
 from kvlib.lab.appending_picture import FREE, FRESH, HEIGHT, WIDTH
 from kvlib.lab.appending_steps import Appending
-from kvlib.teach.exercises.lesson07 import cat_cost
+from kvlib.teach.exercises import define, solution_source
 from tests.lab.stepping import saved_form, shows_an_error_and_goes_on
 
+cat_cost = define("cat_cost", solution_source("07-cat-cost"))
 ROW = 1536  # K and V of 3 heads of 64 numbers of 4 bytes
 
 

@@ -71,6 +71,26 @@ class Positions(Whole):
         return show(result, 90)
 
 
+class Bools(Whole):
+    """A result that is a tensor of bools, told as its `what`; a rule may judge its shape and dtype."""
+
+    def read(self, result):
+        return result if hasattr(result, "detach") else "return a tensor of bools"
+
+    def same(self, given, wanted) -> bool:
+        return given.dtype == wanted.dtype and given.equal(wanted)
+
+    def short(self, result, wanted) -> str | None:
+        return None
+
+    def write(self, result, wanted) -> str:
+        if not hasattr(result, "detach"):
+            return show(result)
+        if result.dtype != wanted.dtype or result.shape != wanted.shape:
+            return f"a {tuple(result.shape)} tensor of {result.dtype}"
+        return f"the {self.what} " + ", ".join("".join("01"[x] for x in row) for row in result.tolist())
+
+
 SIXTEEN = "16 bits are too few here, stay in the precision that is given"
 
 
