@@ -56,7 +56,8 @@ def _named(exercise, seen: list, wanted) -> str:
         return exercise.otherwise
     first = next(i for i, (a, b) in enumerate(zip(given, wanted)) if a != b)
     # A mistake of order is none of one number.
-    others = [(words, made[-1]) for words, made in results if sorted(made[-1]) != sorted(wanted)]
+    right = sorted(wanted, key=str)
+    others = [(words, made[-1]) for words, made in results if sorted(made[-1], key=str) != right]
     alike = (words for words, made in others if made[: first + 1] == given[: first + 1])
     return next(alike, exercise.otherwise[first])
 

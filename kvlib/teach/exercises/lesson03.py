@@ -1,76 +1,56 @@
 """The exercises of lesson 03: the learner's own cache, a chunk's mask, three numbers."""
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise
 from kvlib.teach.exercises.own_cache import CACHE
-from kvlib.teach.exercises.reading import Counts
-from kvlib.teach.exercises.watching import whole, why_not_whole
-
-MASK_CASES = ((3, 8), (1, 6), (4, 4), (2, 3), (1, 1), (5, 20))
+from kvlib.teach.exercises.reading import Counts, Whole
+from kvlib.teach.exercises.watching import show, whole, why_not_whole
 
 
-def _check_mask(candidate) -> Verdict:
-    import torch
+class _Mask(Whole):
+    """A result that is a tensor of bools."""
 
-    from kvlib.attention import causal_mask
+    def read(self, result):
+        return result if hasattr(result, "detach") else "return a tensor of bools"
 
-    for num_new, num_keys in MASK_CASES:
-        given = candidate(num_new, num_keys)
-        wanted = causal_mask(num_new, num_keys)
-        case = f"for {num_new} new of {num_keys} keys"
-        if not isinstance(given, torch.Tensor):
-            return not_yet(f"return a tensor of bools; {case} it gives {show(given)}")
-        shape = tuple(given.shape)
-        if shape != (num_new, num_keys):
-            meaning = "a row for each new query, a column for each key"
-            if shape == (num_keys, num_keys):
-                meaning = "only the new tokens have queries; the old ones' are gone"
-            elif shape == (num_keys, num_new):
-                meaning = "rows are queries and columns are keys, not the other way round"
-            elif shape == (num_new, num_new):
-                meaning = "the new queries see the keys of earlier chunks too"
-            return not_yet(f"{case} the shape must be {(num_new, num_keys)}, not {shape}: {meaning}")
-        if given.dtype != torch.bool:
-            return not_yet(f"return bools, True where a query may look; the dtype is {given.dtype}")
-        if not torch.equal(given, wanted):
-            return not_yet(f"{_mask_mistake(torch, given, wanted)}; {case} the rows are {_lines(given)}")
-    return correct("query i of a chunk that starts at s sees keys 0 to s + i, whatever the chunk")
+    def same(self, given, wanted) -> bool:
+        return given.shape == wanted.shape and given.dtype == wanted.dtype and bool((given == wanted).all())
 
+    def short(self, result, wanted) -> str | None:
+        return None
 
-def _mask_mistake(torch, given, wanted) -> str:
-    num_new, num_keys = wanted.shape
-    ones = torch.ones(num_new, num_keys, dtype=torch.bool)
-    start = num_keys - num_new
-    if torch.equal(given, ~wanted):
-        return "that is the opposite: True where a query may look, False at its future"
-    if torch.equal(given, ones):
-        return "each query sees the whole chunk: the first new one must not see those after it"
-    if torch.equal(given, ones.tril()):
-        return (
-            f"that is aligned at the top left: the first new query is token {start}, not token 0, "
-            f"and sees keys 0 to {start}"
-        )
-    if torch.equal(given, ones.tril(num_new)):
-        return "the diagonal is shifted by the new tokens; it is the old ones that shift it"
-    if torch.equal(given, ones.tril(start - 1)):
-        return "a query must see its own key as well"
-    if torch.equal(given, ones.tril(start + 1)):
-        return "a query sees one key of its future"
-    if torch.equal(given, wanted & ones.triu(start)):
-        return "the keys of earlier chunks are hidden: a query sees everything from key 0 on"
-    if torch.equal(given, ones.triu(start)):
-        return "that looks ahead and not back: `triu` where `tril` is needed"
-    return "the last query sees all keys, the one before it one fewer, and so on"
-
-
-def _lines(mask) -> str:
-    return ", ".join("".join("1" if seen else "0" for seen in row) for row in mask.tolist())
+    def write(self, result, wanted) -> str:
+        if str(getattr(result, "dtype", "")) != "torch.bool" or result.ndim != 2:
+            return show(result)
+        return "the rows " + ", ".join("".join("01"[seen] for seen in row) for row in result.tolist())
 
 
 def _mask_source(body: str) -> str:
-    return f"def chunk_mask(num_new, num_keys):\n    return {body}\n"
+    return f"import torch\n\n\ndef chunk_mask(num_new, num_keys):\n    return {body}\n"
 
 
-_ONES = "torch.ones(num_new, num_keys, dtype=torch.bool)"
+def _below(diagonal: str, more="", shape="num_new, num_keys") -> str:
+    return _mask_source(f"torch.ones({shape}, dtype=torch.bool).tril({diagonal}){more}")
+
+
+_SHAPE = "the shape must be ({num_new}, {num_keys}), not "
+_SHAPES = {
+    _SHAPE + "({num_keys}, {num_keys}): only the new tokens have queries; the old ones' are gone":
+        _below("", shape="num_keys, num_keys"),
+    _SHAPE + "({num_keys}, {num_new}): rows are queries and columns are keys, not the other way round":
+        _below("num_keys - num_new", ".T"),
+    _SHAPE + "({num_new}, {num_new}): the new queries see the keys of earlier chunks too":
+        _below("", shape="num_new, num_new"),
+}  # fmt: skip
+_DTYPE = "return bools, True where a query may look; the dtype is {given.dtype}"
+
+
+def _mask_rule(given, wanted, num_new, num_keys) -> str | None:
+    if given.shape == wanted.shape:
+        return _DTYPE if given.dtype != wanted.dtype else None
+    shape, sizes = str(tuple(given.shape)), {"num_new": num_new, "num_keys": num_keys}
+    meant = (words for words in _SHAPES if f"not {shape}:" in words.format(**sizes))
+    return next(meant, f"{_SHAPE}{shape}: a row for each new query, a column for each key")
+
 
 MASK = Exercise(
     key="03-chunk-mask",
@@ -93,25 +73,34 @@ key j. A token sees itself and everything before it, and nothing after it.""",
         "diagonal. 0 is the diagonal that starts in the top left corner.",
         "The diagonal must end in the bottom right corner: shift it by num_keys - num_new.",
     ),
-    stub="import torch\n\n\n" + _mask_source("..."),
-    solution="import torch\n\n\n" + _mask_source(f"{_ONES}.tril(num_keys - num_new)"),
-    judge=_check_mask,
-    wrong={
-        name: "import torch\n\n\n" + _mask_source(body)
-        for name, body in {
-            "top left": f"{_ONES}.tril()",
-            "sees everything": _ONES,
-            "not itself": f"{_ONES}.tril(num_keys - num_new - 1)",
-            "one of its future": f"{_ONES}.tril(num_keys - num_new + 1)",
-            "the opposite": f"~{_ONES}.tril(num_keys - num_new)",
-            "looks ahead": f"{_ONES}.triu(num_keys - num_new)",
-            "the new keys alone": "torch.ones(num_new, num_new, dtype=torch.bool).tril()",
-            "a query for every key": "torch.ones(num_keys, num_keys, dtype=torch.bool).tril()",
-            "keys by queries": f"{_ONES}.tril(num_keys - num_new).T",
-            "numbers": "torch.ones(num_new, num_keys).tril(num_keys - num_new)",
-        }.items()
+    stub=_mask_source("..."),
+    solution=_below("num_keys - num_new"),
+    answer=_Mask("the mask"),
+    cases=tuple(
+        (new, keys, f"{new} new of {keys} keys")
+        for new, keys in ((3, 8), (1, 6), (4, 4), (2, 3), (1, 1), (5, 20))
+    ),
+    right="query i of a chunk that starts at s sees keys 0 to s + i, whatever the chunk",
+    otherwise="the last query sees all keys, the one before it one fewer, and so on",
+    rule=_mask_rule,
+    wrong=_SHAPES
+    | {
+        _DTYPE: _below("num_keys - num_new", ".float()"),
+        "that is the opposite: True where a query may look, False at its future":
+            _below("num_keys - num_new", ".logical_not()"),
+        "each query sees the whole chunk: the first new one must not see those after it":
+            _below("num_keys"),
+        "that is aligned at the top left: the first new query is not token 0. Of {num_keys} tokens the last "
+        "{num_new} are new: it is the first of these, and sees its own key and all before": _below("0"),
+        "the diagonal is shifted by the new tokens; it is the old ones that shift it": _below("num_new"),
+        "a query must see its own key as well": _below("num_keys - num_new - 1"),
+        "a query sees one key of its future": _below("num_keys - num_new + 1"),
+        "the keys of earlier chunks are hidden: a query sees everything from key 0 on":
+            _below("num_keys - num_new", ".triu(num_keys - num_new)"),
+        "that looks ahead and not back: `triu` where `tril` is needed":
+            _below("num_keys", ".triu(num_keys - num_new)"),
     },
-)
+)  # fmt: skip
 
 
 def _numbers_source(
