@@ -1,7 +1,8 @@
 """The exercises of lesson 00: the shapes of a decode step, and what a device can hold."""
 
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
-from kvlib.teach.exercises.watching import rounded, whole, why_not_whole
+from kvlib.teach.exercises.reading import Whole
+from kvlib.teach.exercises.watching import whole
 
 # Sizes that differ from one another, so that a wrong shape says which size went wrong.
 SHAPE_CASES = ((2, 15, 5, 8, 11), (1, 9, 3, 64, 100), (4, 6, 6, 16, 32), (3, 8, 1, 4, 1))
@@ -151,6 +152,27 @@ Give the shape of each tensor as a tuple, in the layout (batch, heads, rows, col
     },
 )
 
+
+
+def _context(body: str) -> str:
+    return f"def longest_context(free_bytes, weight_bytes, bytes_per_token):\n    return {body}\n"
+
+
+def _room(above: str, below="// bytes_per_token") -> str:
+    return _context(f"max(0, {above} {below})")
+
+
+_ROOM = "(free_bytes - weight_bytes)"
+_NEGATIVE = "where the weights alone do not fit, the answer is 0, not a negative number"
+_NO_ROOM = "the weights leave no room there, so no token fits: the answer is 0. Cut what is left at 0, "
+
+
+def _context_rule(given, wanted, free_bytes, weight_bytes, bytes_per_token) -> str | None:
+    if weight_bytes < free_bytes:
+        return None
+    return _NEGATIVE if given < 0 else f"{_NO_ROOM}without abs() and without a smallest answer of 1"
+
+
 GB = 10**9
 # (free bytes, weight bytes, bytes per token, what the case is about); in each, a mistake is alone
 HOLD_CASES = (
@@ -164,70 +186,6 @@ HOLD_CASES = (
     (1000, 1000, 100, "weights that fill the memory"),
     (1000, 1001, 100, "weights one byte larger than the memory"),
 )
-
-
-def longest_context(free_bytes: int, weight_bytes: int, bytes_per_token: int) -> int:
-    """Return how many whole tokens of cache fit next to the weights."""
-    return max(0, (free_bytes - weight_bytes) // bytes_per_token)
-
-
-def _check_context(candidate) -> Verdict:
-    for free, weights, per_token, about in HOLD_CASES:
-        given = candidate(free, weights, per_token)
-        wanted = longest_context(free, weights, per_token)
-        tokens = whole(given)
-        if tokens == wanted:
-            continue
-        mistake = _context_mistake(given, tokens, wanted, free, weights, per_token)
-        return not_yet(
-            f"{mistake}; with free_bytes={free:,}, weight_bytes={weights:,} and "
-            f"bytes_per_token={per_token:,} ({about}) it gives {show(given)}"
-        )
-    return correct("whole tokens, next to the weights, and 0 where the weights alone do not fit")
-
-
-def _context_mistake(given, tokens, wanted, free: int, weights: int, per_token: int) -> str:
-    """Say which mistake gives this answer."""
-    room = free - weights
-    known = {
-        free // per_token: "the weights need room too",
-        (free + weights) // per_token: "the weights take room away, they do not add it",
-        room // (2 * per_token): "`bytes_per_token` counts K and V already, do not double it",
-        room: "those are bytes: how many tokens of `bytes_per_token` bytes is that?",
-        free - weights // per_token: "`//` binds closer than `-`: put the difference in brackets",
-        -room // per_token: "that is the weights less the memory: subtract the other way round",
-    }
-    read = given // 1 if isinstance(given, float) and abs(given) < 1e30 else tokens
-    if room < 0 and read is not None and read < 0:
-        return "where the weights alone do not fit, the answer is 0, not a negative number"
-    if room <= 0 and read is not None:
-        return (
-            "the weights leave no room there, so no token fits: the answer is 0. Cut what is left at 0, "
-            "without abs() and without a smallest answer of 1"
-        )
-    if read in known and read != wanted:
-        return known[read]
-    if tokens is None:
-        if isinstance(given, float) and read == wanted:
-            return "part of a token cannot be stored: return whole tokens, as an int"
-        return why_not_whole(given, "the number of tokens")
-    if (short := rounded(given, wanted)) is not None:
-        return short
-    if tokens == wanted + 1:
-        if room % per_token == 0:
-            return f"one too many: {wanted} tokens fill the room exactly"
-        if free // per_token - weights // per_token == tokens and room % per_token == per_token - 1:
-            return "round once, after the subtraction: two quotients rounded by themselves do not add up"
-        return "round down: a token that fits only in part does not fit"
-    if tokens == wanted - 1:
-        return "one more token fits"
-    return "what is free after the weights, and how often do the bytes of a token go into it?"
-
-
-def _context_source(*lines: str) -> str:
-    body = [f"    {line}" for line in lines]
-    return "\n".join(["def longest_context(free_bytes, weight_bytes, bytes_per_token):", *body, ""])
-
 
 CONTEXT = Exercise(
     key="00-longest-context",
@@ -248,40 +206,36 @@ Return the longest context one request can have, in whole tokens. Where nothing 
         "`//` on a negative number gives a negative number. Which function keeps it from "
         "falling below 0?",
     ),
-    stub=_context_source("return ...  # whole tokens"),
-    solution=_context_source("return max(0, (free_bytes - weight_bytes) // bytes_per_token)"),
-    judge=_check_context,
+    stub=_context("...  # whole tokens"),
+    solution=_room(_ROOM),
+    answer=Whole("the number of tokens"),
+    cases=tuple(
+        (*sizes, "free_bytes={:,}, weight_bytes={:,} and bytes_per_token={:,} ({})".format(*sizes, about))
+        for *sizes, about in HOLD_CASES
+    ),
+    right="whole tokens, next to the weights, and 0 where the weights alone do not fit",
+    otherwise="what is free after the weights, and how often do the bytes of a token go into it?",
+    rule=_context_rule,
     wrong={
-        "forgets the weights": _context_source("return max(0, free_bytes // bytes_per_token)"),
-        "a fraction of a token": _context_source(
-            "return max(0, (free_bytes - weight_bytes) / bytes_per_token)"
-        ),
-        "rounds up": _context_source(
-            "return max(0, -(-(free_bytes - weight_bytes) // bytes_per_token))"
-        ),
-        "a negative context": _context_source(
-            "return (free_bytes - weight_bytes) // bytes_per_token"
-        ),
-        "counts K and V twice": _context_source(
-            "return max(0, (free_bytes - weight_bytes) // (2 * bytes_per_token))"
-        ),
-        "adds the weights": _context_source(
-            "return (free_bytes + weight_bytes) // bytes_per_token"
-        ),
-        "one too many": _context_source(
-            "return max(0, (free_bytes - weight_bytes) // bytes_per_token + 1)"
-        ),
-        "bytes, not tokens": _context_source("return max(0, free_bytes - weight_bytes)"),
-        "a slip of precedence": _context_source(
-            "return max(0, free_bytes - weight_bytes // bytes_per_token)"
-        ),
-        "the sign dropped": _context_source(
-            "return abs(free_bytes - weight_bytes) // bytes_per_token"
-        ),
-        "rounded twice": _context_source(
-            "return max(0, free_bytes // bytes_per_token - weight_bytes // bytes_per_token)"
-        ),
+        "the weights need room too": _room("free_bytes"),
+        "the weights take room away, they do not add it": _room("(free_bytes + weight_bytes)"),
+        "`bytes_per_token` counts K and V already, do not double it":
+            _room(_ROOM, "// (2 * bytes_per_token)"),
+        "those are bytes: how many tokens of `bytes_per_token` bytes is that?": _room(_ROOM, ""),
+        "`//` binds closer than `-`: put the difference in brackets": _room("free_bytes - weight_bytes"),
+        "that is the weights less the memory: subtract the other way round":
+            _context(f"-{_ROOM} // bytes_per_token"),
+        _NEGATIVE: _context(f"{_ROOM} // bytes_per_token"),
+        _NO_ROOM + "without abs()": _context(f"abs({_ROOM}) // bytes_per_token"),
+        _NO_ROOM + "without a smallest answer of 1": _context(f"max(1, {_ROOM} // bytes_per_token)"),
+        "part of a token cannot be stored: return whole tokens, as an int": _room(_ROOM, "/ bytes_per_token"),
+        "round once, after the subtraction: two quotients rounded by themselves do not add up":
+            _room("free_bytes // bytes_per_token - weight_bytes // bytes_per_token", ""),
+        "round down: a token that fits only in part does not fit":
+            _room(f"-(-{_ROOM}", "// bytes_per_token)"),
+        "one too many: {wanted} tokens fill the room exactly": _room(_ROOM, "// bytes_per_token + 1"),
+        "one more token fits": _room(_ROOM, "// bytes_per_token - 1"),
     },
-)
+)  # fmt: skip
 
 EXERCISES = (SHAPES, CONTEXT)
