@@ -1,94 +1,70 @@
 """The exercises of lesson 00: the shapes of a decode step, and what a device can hold."""
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, show
 from kvlib.teach.exercises.reading import Whole
 from kvlib.teach.exercises.watching import whole
 
-# Sizes that differ from one another, so that a wrong shape says which size went wrong.
-SHAPE_CASES = ((2, 15, 5, 8, 11), (1, 9, 3, 64, 100), (4, 6, 6, 16, 32), (3, 8, 1, 4, 1))
+_OFF_BY_ONE = "T already counts the new token, so the key axis is T long"
+_MISTAKES = {
+    "q": {
+        "(B, H, T, D)": "in decode only the newest token asks a question, so q has one row",
+        "(B, KV, 1, D)": "sharing keys and values does not change the queries: there are H of them",
+        "(B, 1, H, D)": "the layout is (batch, heads, rows, D): heads come before rows",
+        "(B, H, D)": "keep the row axis, even when it is 1",
+        "(H, 1, D)": "there is no batch axis: B comes first",
+    },
+    "k_all": {
+        "(B, H, T, D)":
+            "the cache has one head per KV head, not per query head: that is what GQA saves",
+        "(B, KV, 1, D)": "that is the new key alone; `k_all` is every key so far",
+        "(B, KV, T + 1, D)": _OFF_BY_ONE,
+        "(B, KV, T - 1, D)": f"the new token attends to itself too: {_OFF_BY_ONE}",
+        "(B, T, KV, D)": "the layout is (batch, heads, rows, D): heads come before rows",
+        "(B, KV, D, T)": "the cache keeps rows of D numbers; transpose only inside the product",
+    },
+    "scores": {
+        "(B, H, T, T)": "that is a full pass; one new query makes one row of scores",
+        "(B, KV, 1, T)": "each query head makes scores of its own, also where it shares keys",
+        "(B, H, 1, T + 1)": _OFF_BY_ONE,
+        "(B, H, 1, T - 1)": f"the new token attends to itself too: {_OFF_BY_ONE}",
+        "(B, H, 1, D)": "a score is one number per key: the D axis is summed away",
+        "(B, H, T, 1)": "rows are queries, columns are keys: one row, T columns",
+    },
+    "output": {
+        "(B, H, T, D)": "one query makes one output row per head",
+        "(B, KV, 1, D)": "there is one output per query head, not per KV head",
+        "(B, H, 1, T)": "the weights mix the values, and a value has D numbers",
+        "(B, 1, H * D)": "that is after the heads are joined; here they are still apart",
+        "(B, H, D)": "keep the row axis, even when it is 1",
+    },
+}  # fmt: skip
 
 
-def decode_shapes(B: int, H: int, KV: int, D: int, T: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of one decode step by name; T counts the new token."""
-    return {
-        "q": (B, H, 1, D),
-        "k_all": (B, KV, T, D),
-        "scores": (B, H, 1, T),
-        "output": (B, H, 1, D),
-    }
+class _Shapes(Whole):
+    """A dict of the four shapes, which are read in this order."""
+
+    def read(self, result) -> list[tuple[int, ...]] | str:
+        if not isinstance(result, dict):
+            return "return a dict with the four names"
+        missing = next((name for name in _MISTAKES if name not in result), None)
+        if missing:
+            return f"`{missing}` is missing from the dict"
+        shapes = {name: _whole_sizes(result[name]) for name in _MISTAKES}
+        bad = next((name for name, shape in shapes.items() if shape is None), None)
+        return f"`{bad}` must be a tuple of whole numbers" if bad else list(shapes.values())
+
+    def write(self, result, wanted) -> str:
+        if not isinstance(result, dict):
+            return f"this returned {show(result)}"
+        for name, right in zip(_MISTAKES, wanted):
+            if name in result and (shape := _whole_sizes(result[name])) != right:
+                return f"`{name}` is {shape or show(result[name])}"
+        return f"the dict is {show(result)}"
 
 
-def _shape_mistakes(name: str, B: int, H: int, KV: int, D: int, T: int) -> list[tuple[tuple, str]]:
-    """Return (wrong shape, what it means) for one tensor of the decode step."""
-    off_by_one = "T already counts the new token, so the key axis is T long"
-    mistakes = {
-        "q": [
-            ((B, H, T, D), "in decode only the newest token asks a question, so q has one row"),
-            (
-                (B, KV, 1, D),
-                "sharing keys and values does not change the queries: there are H of them",
-            ),
-            ((B, 1, H, D), "the layout is (batch, heads, rows, D): heads come before rows"),
-            ((B, H, D), "keep the row axis, even when it is 1"),
-        ],
-        "k_all": [
-            (
-                (B, H, T, D),
-                "the cache has one head per KV head, not per query head: that is what GQA saves",
-            ),
-            ((B, KV, 1, D), "that is the new key alone; `k_all` is every key so far"),
-            ((B, KV, T + 1, D), off_by_one),
-            ((B, KV, T - 1, D), f"the new token attends to itself too: {off_by_one}"),
-            ((B, T, KV, D), "the layout is (batch, heads, rows, D): heads come before rows"),
-            ((B, KV, D, T), "the cache keeps rows of D numbers; transpose only inside the product"),
-        ],
-        "scores": [
-            ((B, H, T, T), "that is a full pass; one new query makes one row of scores"),
-            ((B, KV, 1, T), "each query head makes scores of its own, also where it shares keys"),
-            ((B, H, 1, T + 1), off_by_one),
-            ((B, H, 1, T - 1), f"the new token attends to itself too: {off_by_one}"),
-            ((B, H, 1, D), "a score is one number per key: the D axis is summed away"),
-            ((B, H, T, 1), "rows are queries, columns are keys: one row, T columns"),
-        ],
-        "output": [
-            ((B, H, T, D), "one query makes one output row per head"),
-            ((B, KV, 1, D), "there is one output per query head, not per KV head"),
-            ((B, H, 1, T), "the weights mix the values, and a value has D numbers"),
-            ((B, 1, H * D), "that is after the heads are joined; here they are still apart"),
-            ((B, H, D), "keep the row axis, even when it is 1"),
-        ],
-    }
-    return mistakes[name]
-
-
-def _check_shapes(candidate) -> Verdict:
-    for case in SHAPE_CASES:
-        given = candidate(*case)
-        B, H, KV, D, T = case
-        sizes = f"with B={B}, H={H}, KV={KV}, D={D}, T={T}"
-        if not isinstance(given, dict):
-            return not_yet(f"return a dict with the four names; {sizes} this returned {show(given)}")
-        for name, wanted in decode_shapes(*case).items():
-            if name not in given:
-                return not_yet(f"`{name}` is missing from the dict")
-            shape = _whole_sizes(given[name])
-            if shape is None:
-                return not_yet(
-                    f"`{name}` must be a tuple of whole numbers, it is {show(given[name])} {sizes}"
-                )
-            if shape == wanted:
-                continue
-            if shape == wanted[1:]:
-                return not_yet(f"`{name}` has no batch axis: B comes first")
-            for wrong, meaning in _shape_mistakes(name, *case):
-                if shape == wrong:
-                    return not_yet(f"`{name}` is {shape} {sizes}: {meaning}")
-            return not_yet(
-                f"`{name}` is {shape} {sizes}; say in words what each axis counts, then count again"
-            )
-    return correct(
-        "one query row per head, T keys per KV head, one row of scores, one output row per head"
-    )
+def _shapes_rule(given, wanted, *sizes) -> str | None:
+    name, shape, right = next(each for each in zip(_MISTAKES, given, wanted) if each[1] != each[2])
+    return f"`{name}`: there is no batch axis: B comes first" if shape == right[1:] else None
 
 
 def _whole_sizes(given) -> tuple[int, ...] | None:
@@ -140,18 +116,20 @@ Give the shape of each tensor as a tuple, in the layout (batch, heads, rows, col
     ),
     stub=_shapes_source(q="...", k_all="...", scores="...", output="..."),
     solution=_shapes_source(),
-    judge=_check_shapes,
+    answer=_Shapes("the shapes"),
+    # Sizes that differ from one another, so that a wrong shape says which size went wrong.
+    cases=((2, 15, 5, 8, 11), (1, 9, 3, 64, 100), (4, 6, 6, 16, 32), (3, 8, 1, 4, 1)),
+    right="one query row per head, T keys per KV head, one row of scores, one output row per head",
+    otherwise=tuple(
+        f"`{name}`: say in words what each axis counts, then count again" for name in _MISTAKES
+    ),
+    rule=_shapes_rule,
     wrong={
-        "a query for every token": _shapes_source(q="(B, H, T, D)"),
-        "keys repeated for every query head": _shapes_source(k_all="(B, H, T, D)"),
-        "forgets that the new token attends to itself": _shapes_source(scores="(B, H, 1, T - 1)"),
-        "a full score matrix": _shapes_source(scores="(B, H, T, T)"),
-        "scores per KV head": _shapes_source(scores="(B, KV, 1, T)"),
-        "output as wide as the context": _shapes_source(output="(B, H, 1, T)"),
-        "no batch axis": _shapes_source(q="(H, 1, D)"),
+        f"`{name}`: {words}": _shapes_source(**{name: shape})
+        for name, shapes in _MISTAKES.items()
+        for shape, words in shapes.items()
     },
 )
-
 
 
 def _context(body: str) -> str:

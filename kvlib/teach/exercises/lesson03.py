@@ -3,7 +3,7 @@
 from kvlib.teach.exercises.contract import Exercise
 from kvlib.teach.exercises.own_cache import CACHE
 from kvlib.teach.exercises.reading import Counts, Whole
-from kvlib.teach.exercises.watching import show, whole, why_not_whole
+from kvlib.teach.exercises.watching import whole, why_not_whole
 
 
 class _Mask(Whole):
@@ -20,8 +20,9 @@ class _Mask(Whole):
 
     def write(self, result, wanted) -> str:
         if str(getattr(result, "dtype", "")) != "torch.bool" or result.ndim != 2:
-            return show(result)
-        return "the rows " + ", ".join("".join("01"[seen] for seen in row) for row in result.tolist())
+            return super().write(result, wanted)
+        rows = ("".join("01"[seen] for seen in row) for row in result.tolist())
+        return f"it gives the rows {', '.join(rows)}"
 
 
 def _mask_source(body: str) -> str:

@@ -26,8 +26,8 @@ class Whole:
         return rounded(result, wanted)
 
     def write(self, result, wanted) -> str:
-        """Write a wrong result, read or not, for a message."""
-        return show(result)
+        """Say what a wrong result is, read or not."""
+        return f"it gives {show(result)}"
 
 
 class Real(Whole):
