@@ -28,7 +28,7 @@ def judge(exercise, candidate) -> Verdict:
             words = words or _named(exercise, seen, wanted)
             if words is not given:
                 words = words.format(**dict(zip(names, case)), wanted=wanted, given=given)
-            return not_yet(f"{words}; {tried} {answer.write(result, wanted)}")
+            return not_yet(f"{words}; {tried} {answer.tell(result, wanted)}")
     return correct(exercise.right)
 
 

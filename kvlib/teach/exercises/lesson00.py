@@ -53,7 +53,7 @@ class _Shapes(Whole):
         bad = next((name for name, shape in shapes.items() if shape is None), None)
         return f"`{bad}` must be a tuple of whole numbers" if bad else list(shapes.values())
 
-    def write(self, result, wanted) -> str:
+    def tell(self, result, wanted) -> str:
         if not isinstance(result, dict):
             return f"this returned {show(result)}"
         for name, right in zip(_MISTAKES, wanted):

@@ -2,27 +2,8 @@
 
 from kvlib.teach.exercises.contract import Exercise
 from kvlib.teach.exercises.own_cache import CACHE
-from kvlib.teach.exercises.reading import Counts, Whole
+from kvlib.teach.exercises.reading import Bools, Counts
 from kvlib.teach.exercises.watching import whole, why_not_whole
-
-
-class _Mask(Whole):
-    """A result that is a tensor of bools."""
-
-    def read(self, result):
-        return result if hasattr(result, "detach") else "return a tensor of bools"
-
-    def same(self, given, wanted) -> bool:
-        return given.shape == wanted.shape and given.dtype == wanted.dtype and bool((given == wanted).all())
-
-    def short(self, result, wanted) -> str | None:
-        return None
-
-    def write(self, result, wanted) -> str:
-        if str(getattr(result, "dtype", "")) != "torch.bool" or result.ndim != 2:
-            return super().write(result, wanted)
-        rows = ("".join("01"[seen] for seen in row) for row in result.tolist())
-        return f"it gives the rows {', '.join(rows)}"
 
 
 def _mask_source(body: str) -> str:
@@ -76,7 +57,7 @@ key j. A token sees itself and everything before it, and nothing after it.""",
     ),
     stub=_mask_source("..."),
     solution=_below("num_keys - num_new"),
-    answer=_Mask("the mask"),
+    answer=Bools("rows"),
     cases=tuple(
         (new, keys, f"{new} new of {keys} keys")
         for new, keys in ((3, 8), (1, 6), (4, 4), (2, 3), (1, 1), (5, 20))

@@ -26,8 +26,12 @@ class Whole:
         return rounded(result, wanted)
 
     def write(self, result, wanted) -> str:
-        """Say what a wrong result is, read or not."""
-        return f"it gives {show(result)}"
+        """Write a wrong result, read or not, for a message."""
+        return show(result)
+
+    def tell(self, result, wanted) -> str:
+        """Say what a wrong result is."""
+        return f"it gives {self.write(result, wanted)}"
 
 
 class Real(Whole):
