@@ -3,7 +3,6 @@
 import pytest
 
 from kvlib.teach.exercises import CORRECT, NOT_YET, define, find
-from kvlib.teach.exercises.lesson04 import FIT_CASES, _fit_slips, requests_that_fit
 
 HEADS = {
     "04-cache-bytes": "cache_bytes(num_layers, num_heads, num_kv_heads, head_dim, hidden_size, seq_len, "
@@ -136,10 +135,13 @@ def test_a_division_that_rounds_down_is_not_told_to():
     assert "only `percent` percent" in verdict.message and "//" not in verdict.message
 
 
-@pytest.mark.parametrize("case", FIT_CASES[:2])
+@pytest.mark.parametrize("case", find("04-requests-that-fit").cases[:2])
 def test_every_slip_of_the_first_cases_gives_another_number(case):
     *values, _ = case
-    numbers = [slip for slip, _ in _fit_slips(*values)] + [requests_that_fit(*values) + i for i in (0, 1)]
+    task = find("04-requests-that-fit")
+    right, *numbers = (define(task.name, cell)(*values) for cell in (task.solution, *task.wrong.values()))
+    assert len(numbers) >= 12
+    numbers += [right, right + 1]
     assert len(set(numbers)) == len(numbers)
 
 

@@ -3,9 +3,10 @@
 import re
 
 from kvlib.teach.exercises import find
-from kvlib.teach.exercises.lesson04 import BYTES_CASES
 
 
 def test_every_size_of_a_number_that_is_tested_is_named_in_the_task():
-    named = re.search(r"one stored number: (.*)\.", find("04-cache-bytes").task).group(1)
-    assert {shape[-1] for shape, _ in BYTES_CASES} <= set(map(int, re.findall(r"\d+", named)))
+    task = find("04-cache-bytes")
+    named = re.search(r"one stored number: (.*)\.", task.task).group(1)
+    place = task.arguments.index("bits")
+    assert {case[place] for case in task.cases} <= set(map(int, re.findall(r"\d+", named)))

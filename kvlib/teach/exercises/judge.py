@@ -16,7 +16,7 @@ def judge(exercise, candidate) -> Verdict:
     """Try an answer on the exercise's cases, in order; say what is wrong with the first that it fails."""
     names, answer = exercise.arguments, exercise.answer
     solve, seen = define(exercise.name, exercise.solution, "<solution>"), []
-    for case in exercise.cases:
+    for number, case in enumerate(exercise.cases):
         case, about = case[: len(names)], case[len(names) :]
         result, right = candidate(*case), solve(*copy.deepcopy(case))
         tried = f"for {about[0]}," if about else f"with {exercise.told(case)}"
@@ -25,40 +25,50 @@ def judge(exercise, candidate) -> Verdict:
         unread = isinstance(given, str)  # it says then why
         if unread or not answer.same(given, wanted):
             words = None if unread else answer.short(result, wanted)
-            words = words or _named(exercise, seen, wanted)
+            words = words or _named(exercise, seen, wanted, candidate, exercise.cases[number + 1 :])
             if words is not given:
                 words = words.format(**dict(zip(names, case)), wanted=wanted, given=given)
             return not_yet(f"{words}; {tried} {answer.tell(result, wanted)}")
     return correct(exercise.right)
 
 
-def _named(exercise, seen: list, wanted) -> str:
+def _named(exercise, seen: list, wanted, candidate, later) -> str:
     """Return the words of the known mistake that gives the same; `seen` are the cases and what was given.
 
-    Best on all cases so far, else on the last; else, of several numbers, in the first that is wrong.
+    Best on all cases so far, else on the last; else, of several numbers, in the first that is wrong. Where
+    two mistakes give the same, the cases that come `later` tell them apart.
     """
     case, given = seen[-1]
 
-    def same(a, b) -> bool:
-        return a == b if isinstance(a, str) or isinstance(b, str) else exercise.answer.same(a, b)
+    def same(a, b, near=exercise.answer.same) -> bool:
+        return a == b if isinstance(a, str) or isinstance(b, str) else near(a, b)
+
+    def like(made, given) -> bool:
+        return same(made, given, exercise.answer.like)
 
     known = [(words, define(exercise.name, source, "<mistake>")) for words, source in exercise.wrong.items()]
     results = [(words, [_run(exercise.answer, wrong, c) for c, _ in seen]) for words, wrong in known]
     for some in (seen, seen[-1:]):
-        for words, made in results:
-            if all(same(m, g) for m, (_, g) in zip(made[-len(some) :], some)) and not same(made[-1], wanted):
-                return words
+        found = [
+            pair for pair, (_, made) in zip(known, results)
+            if all(like(m, g) for m, (_, g) in zip(made[-len(some) :], some)) and not same(made[-1], wanted)
+        ]  # fmt: skip
+        for case_ in (c[: len(case)] for c in later if len(found) > 1):
+            gives = _run(exercise.answer, candidate, case_)
+            found = [p for p in found if like(_run(exercise.answer, p[1], case_), gives)] or found
+        if found:
+            return found[0][0]
     if isinstance(given, str):
         return given
     if exercise.rule is not None and (words := exercise.rule(given, wanted, *case)):
         return words
     if isinstance(exercise.otherwise, str):
         return exercise.otherwise
-    first = next(i for i, (a, b) in enumerate(zip(given, wanted)) if a != b)
+    first = next(i for i, (a, b) in enumerate(zip(given, wanted)) if not same([a], [b]))
     # A mistake of order is none of one number.
     right = sorted(wanted, key=str)
     others = [(words, made[-1]) for words, made in results if sorted(made[-1], key=str) != right]
-    alike = (words for words, made in others if made[: first + 1] == given[: first + 1])
+    alike = (words for words, made in others if same(made[: first + 1], given[: first + 1]))
     return next(alike, exercise.otherwise[first])
 
 

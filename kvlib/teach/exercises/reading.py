@@ -9,10 +9,13 @@ from kvlib.teach.exercises.watching import array, number, rounded, show, whole, 
 
 
 class Whole:
-    """A result that is one whole number; `what` names it, as in "the number of tokens"."""
+    """A result that is one whole number; `what` names it, as in "the number of tokens".
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    `tells` writes the right number after a wrong one: "{} s".
+    """
+
+    def __init__(self, what: str, tells: str = "") -> None:
+        self.what, self.tells = what, tells
 
     def read(self, result) -> int | str:
         """Return the number, or say what is wrong with the result."""
@@ -21,13 +24,36 @@ class Whole:
     def same(self, given, wanted) -> bool:
         return given == wanted
 
+    def like(self, made, given) -> bool:
+        """Say whether a known mistake, which made this, is the one of an answer that gives that."""
+        return self.same(made, given)
+
     def short(self, result, wanted) -> str | None:
         """Say that a float had too few digits for a right answer, or None."""
         return rounded(result, wanted)
 
     def write(self, result, wanted) -> str:
         """Write a wrong result, read or not, for a message."""
-        return show(result)
+        told = self.tells and not isinstance(self.read(result), str)
+        return f"{show(result)}, and it is {self.tells.format(wanted)}" if told else show(result)
+
+
+class Rounded(Whole):
+    """A whole number that is got by rounding: of a fraction, or one `off`, the mistake is named, too."""
+
+    def __init__(self, what: str, tells: str = "", off: int = 0) -> None:
+        super().__init__(what, tells)
+        self.off = off
+
+    def read(self, result) -> int | float | str:
+        real = number(result)
+        fraction = real is not None and math.isfinite(real) and whole(result) is None
+        return real if fraction else super().read(result)
+
+    def like(self, made, given) -> bool:
+        if isinstance(made, float):
+            return math.isclose(made, given, rel_tol=1e-6)
+        return abs(made - given) < 1 + self.off
 
     def tell(self, result, wanted) -> str:
         """Say what a wrong result is."""
@@ -53,7 +79,7 @@ class Counts(Whole):
     """A result of several whole numbers with these names, in order."""
 
     def __init__(self, *names: str) -> None:
-        self.names = names
+        self.names, self.tells = names, ""
 
     def read(self, result) -> list[int] | str:
         return counts(result, *self.names)
