@@ -37,6 +37,10 @@ class Whole:
         told = self.tells and not isinstance(self.read(result), str)
         return f"{show(result)}, and it is {self.tells.format(wanted)}" if told else show(result)
 
+    def tell(self, result, wanted) -> str:
+        """Say what a wrong result is."""
+        return f"it gives {self.write(result, wanted)}"
+
 
 class Rounded(Whole):
     """A whole number that is got by rounding: of a fraction, or one `off`, the mistake is named, too."""
@@ -54,10 +58,6 @@ class Rounded(Whole):
         if isinstance(made, float):
             return math.isclose(made, given, rel_tol=1e-6)
         return abs(made - given) < 1 + self.off
-
-    def tell(self, result, wanted) -> str:
-        """Say what a wrong result is."""
-        return f"it gives {self.write(result, wanted)}"
 
 
 class Real(Whole):
