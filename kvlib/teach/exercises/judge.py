@@ -16,6 +16,7 @@ def judge(exercise, candidate) -> Verdict:
     """Try an answer on the exercise's cases, in order; say what is wrong with the first that it fails."""
     names, answer = exercise.arguments, exercise.answer
     solve, seen = define(exercise.name, exercise.solution, "<solution>"), []
+    ways = answer.ways
     for number, case in enumerate(exercise.cases):
         case, about = case[: len(names)], case[len(names) :]
         result, right = candidate(*case), solve(*copy.deepcopy(case))
@@ -23,7 +24,8 @@ def judge(exercise, candidate) -> Verdict:
         given, wanted = answer.read(result), answer.read(right)
         seen.append((case, given))
         unread = isinstance(given, str)  # it says then why
-        if unread or not answer.same(given, wanted):
+        ways = [way for way in ways if not unread and answer.same(given, way(wanted))]
+        if not ways:
             words = None if unread else answer.short(result, wanted)
             words = words or _named(exercise, seen, wanted, candidate, exercise.cases[number + 1 :])
             if words is not given:

@@ -1,12 +1,14 @@
 """The exercises of lesson 02: a softmax that survives, a decode step, where attention's work passes."""
 
 import math
+from math import ceil, floor
 
 import numpy as np
 
 from kvlib.memory import MODELS
 from kvlib.teach.exercises.attending import STEP, apart
 from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.reading import Whole
 from kvlib.teach.exercises.watching import array, number, precision
 
 # scores, element type; each finds a mistake that those before let pass
@@ -196,86 +198,6 @@ weight 0; every row has a score that is finite.""",
 )  # fmt: skip
 
 
-def crossing_parts(m) -> tuple[int, int, int, int]:
-    """Return weights of a layer's projections and MLP, of the head, and multiply-adds per key."""
-    C, D, H, KV, M = m.hidden_size, m.head_dim, m.num_heads, m.num_kv_heads, m.intermediate_size
-    return 2 * C * H * D + 2 * C * KV * D, 3 * C * M, m.vocab_size * C, 2 * H * D
-
-
-def crossing(m) -> float:
-    """Return the tokens of context at which attention's work equals that of the weights."""
-    projections, mlp, head, per_key = crossing_parts(m)
-    return (m.num_layers * (projections + mlp) + head) / (m.num_layers * per_key)
-
-
-def _check_crossing(candidate) -> Verdict:
-    roundings = {"none": float, "down": math.floor, "up": math.ceil, "to the nearest": round}
-    for name in CROSSING_MODELS:
-        m = MODELS[name]
-        given, wanted = candidate(m), crossing(m)
-        tokens = number(given)
-        if tokens is None or tokens != tokens:
-            return not_yet(f"return one number, tokens of context; for {name} it gives {show(given)}")
-        near = max(1e-9, precision(given)[0]) * wanted
-        roundings = {how: f for how, f in roundings.items() if abs(tokens - f(wanted)) <= near}
-        if not roundings:  # one way of rounding must explain every model's number
-            shown = f"{tokens:,.1f}" if 1 <= tokens < 1e12 else f"{tokens:.3g}"
-            return not_yet(f"{_crossing_mistake(m, tokens)}; for {name} it gives {shown} tokens")
-    return correct("3,891 tokens for SmolLM2 135M, 28,628 for Llama 3.1 8B, the output head counted")
-
-
-CROSSING_MODELS = ("SmolLM2 135M", "Llama 3.1 8B", "Qwen3 32B", "Gemma 2 9B")
-
-
-def _crossing_mistake(m, given: float) -> str:
-    """Say which mistake gives this number of tokens."""
-    projections, mlp, head, per_key = crossing_parts(m)
-    C, D, H, KV, M, L = (
-        m.hidden_size, m.head_dim, m.num_heads, m.num_kv_heads, m.intermediate_size, m.num_layers
-    )  # fmt: skip
-    linear = L * (projections + mlp) + head
-    mistakes = [
-        (linear - head, L * per_key, "the output head is missing: every step multiplies by it, once"),
-        (linear + head, L * per_key, "a decode step looks up one row of the input embedding: that "
-         "is no work; only the output head is multiplied"),
-        (L * (projections + mlp + head), L * per_key, "the output head is there once, not once a layer"),
-        (linear, L * H * D, "twice too many: attention multiplies twice for each key, q with k and a "
-         "weight with v. A multiply-add counts the same on both sides"),
-        (linear, 2 * L * per_key, "a multiply-add must count the same on both sides: attention has "
-         "2 x D of them for each query head and key"),
-        (linear, 2 * L * KV * D, "every query head does its own attention: count H of them, not KV. "
-         "Sharing K and V saves memory, not this work"),
-        (linear, per_key, "attention happens in every layer: multiply its work by L as well"),
-        (projections + mlp + head, L * per_key, "the projections and the MLP are there in every layer"),
-        (linear - L * C * M, L * per_key, "a gated MLP has three matrices: gate, up and down"),
-        (linear - L * C * H * D, L * per_key, "a projection is missing: W_O brings the heads' "
-         "outputs back, (H D, C)"),
-        (linear + 2 * L * C * (H - KV) * D, L * per_key, "W_K and W_V make KV heads, not H of them"),
-        (linear - 2 * L * C * KV * D, L * per_key, "W_K and W_V work too: the new token needs its "
-         "own key and value"),
-        (L * per_key, linear, "that is the inverse: tokens are the weights' work over the work of a key"),
-        (L * (4 * C * C + mlp) + head, L * per_key, "W_Q is (C, H D) and W_K "
-         "is (C, KV D): they are not (C, C)"),
-        (L * (2 * C * C + 2 * C * KV * D + mlp) + head, 2 * L * C, "H x D is not the hidden size in "
-         "every model: take the head dimension from the config"),
-    ]  # fmt: skip
-    for work, per_token, meaning in mistakes:
-        differs = not math.isclose(work / per_token, linear / (L * per_key), rel_tol=1e-3)
-        if differs and math.isclose(given, work / per_token, rel_tol=1e-4):
-            return meaning
-    norms = (2 * L * C, (2 * L + 1) * C)  # weights of the norms before attention and MLP, and of the last
-    if any(abs(given - (linear + weights) / (L * per_key)) < 0.51 for weights in norms):
-        return (
-            "the norms' weights are counted too: a norm multiplies number by number, and is none of the "
-            "matrices that the task names"
-        )
-    if abs(given - linear / (L * per_key)) < 2:
-        return "close, but not the number: is something small counted too, or rounded on the way?"
-    if not 10 < given < 1e7:
-        return "set both works equal and solve for t: t x work of one key = work of the weights"
-    return "count weights and multiply-adds part by part, and compare the projections first"
-
-
 def _crossing_source(
     projections="2 * C * H * D + 2 * C * KV * D",
     mlp="3 * C * M",
@@ -292,6 +214,41 @@ def _crossing_source(
     per_key = {per_key}  # attention's multiply-adds for one key, in one layer
     return {tokens}  # tokens
 """
+
+
+class _Tokens(Whole):
+    """A number of tokens and the precision it is in, exact or rounded, in one way for all models."""
+
+    ways = tuple(lambda right, way=way: (way(right[0]), right[1]) for way in (float, floor, ceil, round))
+
+    def read(self, result) -> tuple[float, float] | str:
+        tokens = number(result)
+        if tokens is None or tokens != tokens:
+            return "return one number, tokens of context"
+        return tokens, max(1e-9, precision(result)[0])
+
+    def same(self, given, wanted) -> bool:
+        return abs(given[0] - wanted[0]) <= given[1] * wanted[0]
+
+    def like(self, made, given) -> bool:
+        return abs(made[0] - given[0]) <= max(1e-4 * made[0], 0.51 * (made[0] > 100))
+
+    def short(self, result, wanted) -> None:
+        return None
+
+    def write(self, result, wanted) -> str:
+        tokens = number(result)
+        if tokens is None or tokens != tokens:
+            return show(result)
+        return f"{tokens:,.1f} tokens" if 1 <= tokens < 1e12 else f"{tokens:.3g} tokens"
+
+
+def _crossing_rule(given, wanted, m) -> str | None:
+    if abs(given[0] - wanted[0]) < 2:
+        return "close, but not the number: is something small counted too, or rounded on the way?"
+    if not 10 < given[0] < 1e7:
+        return "set both works equal and solve for t: t x work of one key = work of the weights"
+    return None
 
 
 CROSSING = Exercise(
@@ -318,22 +275,44 @@ MLP of every layer, the output head once, and per key and query head q·k and we
     ),
     stub=_crossing_source(*["..."] * 5),
     solution=_crossing_source(),
-    judge=_check_crossing,
+    answer=_Tokens("tokens"),
+    cases=tuple(
+        (MODELS[name], name) for name in ("SmolLM2 135M", "Llama 3.1 8B", "Qwen3 32B", "Gemma 2 9B")
+    ),
+    right="3,891 tokens for SmolLM2 135M, 28,628 for Llama 3.1 8B, the output head counted",
+    otherwise="count weights and multiply-adds part by part, and compare the projections first",
+    rule=_crossing_rule,
     wrong={
-        "no output head": _crossing_source(head="0"),
-        "the input embedding counted": _crossing_source(head="2 * vocabulary * C"),
-        "scores only": _crossing_source(per_key="H * D"),
-        "KV heads attend": _crossing_source(per_key="2 * KV * D"),
-        "two operations on one side": _crossing_source(per_key="4 * H * D"),
-        "attention in one layer": _crossing_source(tokens="(L * (projections + mlp) + head) / per_key"),
-        "one layer": _crossing_source(tokens="(projections + mlp + head) / (L * per_key)"),
-        "two MLP matrices": _crossing_source(mlp="2 * C * M"),
-        "W_O forgotten": _crossing_source(projections="C * H * D + 2 * C * KV * D"),
-        "K and V for every query head": _crossing_source(projections="4 * C * H * D"),
-        "hidden size for H x D": _crossing_source(projections="2 * C * C + 2 * C * KV * D", per_key="2 * C"),
-        "norms counted": _crossing_source(mlp="3 * C * M + 2 * C"),
-        "the inverse": _crossing_source(tokens="(L * per_key) / (L * (projections + mlp) + head)"),
+        "the output head is missing: every step multiplies by it, once": _crossing_source(head="0"),
+        "a decode step looks up one row of the input embedding: that is no work; only the output head is "
+        "multiplied": _crossing_source(head="2 * vocabulary * C"),
+        "the output head is there once, not once a layer":
+            _crossing_source(tokens="(projections + mlp + head) / per_key"),
+        "twice too many: attention multiplies twice for each key, q with k and a weight with v. A "
+        "multiply-add counts the same on both sides": _crossing_source(per_key="H * D"),
+        "a multiply-add must count the same on both sides: attention has 2 x D of them for each query head "
+        "and key": _crossing_source(per_key="4 * H * D"),
+        "every query head does its own attention: count H of them, not KV. Sharing K and V saves memory, "
+        "not this work": _crossing_source(per_key="2 * KV * D"),
+        "attention happens in every layer: multiply its work by L as well":
+            _crossing_source(tokens="(L * (projections + mlp) + head) / per_key"),
+        "the projections and the MLP are there in every layer":
+            _crossing_source(tokens="(projections + mlp + head) / (L * per_key)"),
+        "a gated MLP has three matrices: gate, up and down": _crossing_source(mlp="2 * C * M"),
+        "a projection is missing: W_O brings the heads' outputs back, (H D, C)":
+            _crossing_source(projections="C * H * D + 2 * C * KV * D"),
+        "W_K and W_V make KV heads, not H of them": _crossing_source(projections="4 * C * H * D"),
+        "W_K and W_V work too: the new token needs its own key and value":
+            _crossing_source(projections="2 * C * H * D"),
+        "W_Q is (C, H D) and W_K is (C, KV D): they are not (C, C). W_K and W_V make KV heads, not H of them":
+            _crossing_source(projections="4 * C * C"),
+        "H x D is not the hidden size in every model: take the head dimension from the config":
+            _crossing_source(projections="2 * C * C + 2 * C * KV * D", per_key="2 * C"),
+        "the norms' weights are counted too: a norm multiplies number by number, and is none of the matrices "
+        "that the task names": _crossing_source(mlp="3 * C * M + 2 * C"),
+        "that is the inverse: tokens are the weights' work over the work of a key":
+            _crossing_source(tokens="(L * per_key) / (L * (projections + mlp) + head)"),
     },
-)
+)  # fmt: skip
 
 EXERCISES = (SOFTMAX, STEP, CROSSING)
