@@ -63,18 +63,52 @@ class Rounded(Whole):
 
 
 class Real(Whole):
-    """A result that is one number of `what`, whole or not."""
+    """A result that is one number, whole or not; `what` asks for it, "a number of bits"."""
 
     def read(self, result) -> float | str:
         exact = isinstance(result, Rational) and not isinstance(result, bool)
         given = float(result) if exact else number(result)
-        return given if given is not None and math.isfinite(given) else f"return a number of {self.what}"
+        return given if given is not None and math.isfinite(given) else f"return {self.what}"
 
     def same(self, given, wanted) -> bool:
         return math.isclose(given, wanted, rel_tol=1e-6)
 
     def short(self, result, wanted) -> str | None:
         return None
+
+
+class Reals(Whole):
+    """A result of several numbers of `unit`, whole or not, with these names, in order."""
+
+    def __init__(self, unit: str, *names: str) -> None:
+        self.unit, self.names = unit, names
+
+    def read(self, result) -> list[float] | str:
+        parts = result.tolist() if hasattr(result, "tolist") else result
+        if not isinstance(parts, tuple | list) or len(parts) != len(self.names):
+            many = {2: "two", 3: "three"}.get(len(self.names), len(self.names))
+            return f"return {many} numbers, ({', '.join(self.names)})"
+        numbers = [number(part) for part in parts]
+        for name, real, part in zip(self.names, numbers, parts):
+            if real is None or not math.isfinite(real):
+                return f"`{name}` must be a number of {self.unit}, not {show(part)}"
+        return numbers
+
+    def same(self, given, wanted) -> bool:
+        near = (math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(given, wanted))
+        return len(given) == len(wanted) and all(near)
+
+    def wrong(self, given, wanted) -> tuple[str, float, float]:
+        """Return name, value and right value of the first number that is wrong."""
+        return next(part for part in zip(self.names, given, wanted) if not self.same(part[1:2], part[2:]))
+
+    def short(self, result, wanted) -> str | None:
+        return None
+
+    def tell(self, result, wanted) -> str:
+        if isinstance(given := self.read(result), str):
+            return f"it gives {show(result)}"
+        return "`{}` is {:.4g} and should be {:.4g}".format(*self.wrong(given, wanted))
 
 
 class Counts(Whole):
