@@ -53,10 +53,11 @@ class Exercise:
 
     `stub`, `solution` and each source in `wrong` define `name`; each mistake in `wrong` has its own
     message. An answer is tried on `cases` by `kvlib.teach.exercises.judge`: a case holds the arguments of a
-    call and, if these say too little, what it is about. `answer` reads a result; `right` is said to a right
-    one, and to a wrong one the key in `wrong`, what `rule(given, wanted, *arguments)` returns, or
-    `otherwise`, of which there is one for each number where a result has several. In all these words
-    "{name}" stands for an argument, "{given}" and "{wanted}" for the results.
+    call and, if these say too little, what it is about; cases that need PyTorch are made by a function.
+    `answer` reads a result; `right` is said to a right one, and to a wrong one the key in `wrong`, what
+    `rule(given, wanted, *arguments)` returns, or `otherwise`, of which there is one for each number where a
+    result has several. In all these words "{name}" stands for an argument, "{given}" and "{wanted}" for the
+    results.
 
     An exercise that is no function of such cases has a `judge` of its own, which may raise whatever the
     learner's code raises. A function may change only the arguments that `changes` names.
@@ -76,7 +77,7 @@ class Exercise:
     judge: Callable[[object], Verdict] | None = None
     wrong: dict[str, str] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
-    cases: tuple[tuple, ...] = ()
+    cases: tuple[tuple, ...] | Callable[[], list] = ()
     answer: object = None
     right: str = ""
     otherwise: str | tuple[str, ...] = ""

@@ -8,6 +8,7 @@ writes down what a mistake's numbers look like.
 from __future__ import annotations
 
 import copy
+from itertools import permutations
 
 from kvlib.teach.exercises.contract import Verdict, correct, define, not_yet
 
@@ -16,10 +17,11 @@ def judge(exercise, candidate) -> Verdict:
     """Try an answer on the exercise's cases, in order; say what is wrong with the first that it fails."""
     names, answer = exercise.arguments, exercise.answer
     solve, seen = define(exercise.name, exercise.solution, "<solution>"), []
+    cases = exercise.cases() if callable(exercise.cases) else exercise.cases
     ways = answer.ways
-    for number, case in enumerate(exercise.cases):
+    for number, case in enumerate(cases):
         case, about = case[: len(names)], case[len(names) :]
-        result, right = candidate(*case), solve(*copy.deepcopy(case))
+        result, right = candidate(*copy.deepcopy(case)), solve(*copy.deepcopy(case))
         tried = f"for {about[0]}," if about else f"with {exercise.told(case)}"
         given, wanted = answer.read(result), answer.read(right)
         seen.append((case, given))
@@ -27,7 +29,7 @@ def judge(exercise, candidate) -> Verdict:
         ways = [way for way in ways if not unread and answer.same(given, way(wanted))]
         if not ways:
             words = None if unread else answer.short(result, wanted)
-            words = words or _named(exercise, seen, wanted, candidate, exercise.cases[number + 1 :])
+            words = words or _named(exercise, seen, wanted, candidate, cases[number + 1 :])
             if words is not given:
                 words = words.format(**dict(zip(names, case)), wanted=wanted, given=given)
             return not_yet(f"{words}; {tried} {answer.tell(result, wanted)}")
@@ -66,11 +68,13 @@ def _named(exercise, seen: list, wanted, candidate, later) -> str:
         return words
     if isinstance(exercise.otherwise, str):
         return exercise.otherwise
-    first = next(i for i, (a, b) in enumerate(zip(given, wanted)) if not same([a], [b]))
-    # A mistake of order is none of one number.
-    right = sorted(wanted, key=str)
-    others = [(words, made[-1]) for words, made in results if sorted(made[-1], key=str) != right]
-    alike = (words for words, made in others if same(made[: first + 1], given[: first + 1]))
+
+    def until(i: int, result):  # the rest is right
+        return result if isinstance(result, str) else [*result[: i + 1], *wanted[i + 1 :]]
+
+    first = next(i for i in range(len(wanted)) if not same(until(i, given), wanted))
+    alike = (words for words, made in results if same(until(first, made[-1]), until(first, given))
+             and not any(same(list(order), wanted) for order in permutations(made[-1])))  # fmt: skip
     return next(alike, exercise.otherwise[first])
 
 

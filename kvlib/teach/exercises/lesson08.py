@@ -3,7 +3,7 @@
 import math
 
 from kvlib.teach.exercises.contract import Advice, Exercise, Verdict, correct, not_yet
-from kvlib.teach.exercises.reading import SIXTEEN, error_allowed, near, tensor, unlike
+from kvlib.teach.exercises.reading import SIXTEEN, Tensors, error_allowed, near, unlike
 from kvlib.teach.exercises.watching import show
 
 # Scores of each tile as (rows, keys of a tile). Rows, keys and numbers of a value differ in number, one
@@ -255,136 +255,57 @@ whole. Return the new (high, total, out), in the precision of the scores.""",
     },
 )
 
-# Outputs of the parts, and their log-sums. Parts and numbers of an output differ in number.
-MERGE_CASES = (
-    ([[1.0, 2.0, -0.5], [3.0, -1.0, 1.5]], [0.75, 2.0]),
-    ([[1.0, 2.0], [3.0, -1.0], [0.5, 4.0]], [2.0, 2.0, -1.0]),
-    ([[1.0, 2.0, 4.0, -2.0], [0.0] * 4, [3.0, -1.0, 0.5, 1.0]], [0.5, -math.inf, 1.5]),
-    ([[1.0, 2.0, -0.5], [3.0, -1.0, 1.5]], [800.0, 799.0]),
-    ([[1.0, 2.0, -0.5], [3.0, -1.0, 1.5]], [-900.0, -901.0]),
-    ([[5.0, -5.0, 2.0]], [3.0]),
-)
 
-
-def merge(outs, log_sums):
-    """Merge parts, outs (S, D) and log_sums (S,), into (out, log_sum)."""
-    import torch
-
-    log_sum = torch.logsumexp(log_sums, dim=0)
-    return (log_sums - log_sum).exp() @ outs, log_sum
-
-
-def _check_merge(candidate) -> Verdict:
-    import torch
-
-    for outs, log_sums in MERGE_CASES:
-        outs, log_sums = (torch.tensor(x, dtype=torch.float64) for x in (outs, log_sums))
-        given = candidate(outs.clone(), log_sums.clone())
-        if mistake := _merge_mistake(given, outs, log_sums):
-            return not_yet(f"{mistake}; this was with outs={outs.tolist()}, log_sums={log_sums.tolist()}")
-    return correct(
-        "each part counts by its share of the whole sum, an empty one not at all, and the result is a part "
-        "again, which can be merged with others"
-    )
-
-
-def _merge_mistake(given, outs, log_sums) -> str | None:
-    """Say which mistake gives this answer; None where it is right."""
-    import torch
-
-    S, D = outs.shape
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        return f"return two tensors, (out, log_sum), not {show(given)}"
-    out, log_sum = map(tensor, given)
-    if out is None or log_sum is None:
-        return f"`out` and `log_sum` must be tensors, not {show(given[0])} and {show(given[1])}"
-    if log_sum.shape == (D,) and out.shape == ():
-        return "the two are in the other order: return (out, log_sum), the output first"
-    if out.shape != (D,):
-        return f"`out` has shape {tuple(out.shape)}; it is one output, (D,) = ({D},): sum over the parts"
-    if log_sum.shape != ():
-        return f"`log_sum` has shape {tuple(log_sum.shape)}; it is one number: sum over the parts"
-    for name, x in (("out", out), ("log_sum", log_sum)):
-        if error_allowed(x) is None:
-            return f"`{name}` is {x.dtype}: {SIXTEEN}"
-    allowed = max(error_allowed(x, outs, log_sums) for x in (out, log_sum))
-
-    def alike(x, want) -> bool:
-        return near(x, want, allowed)
-
-    wanted_out, wanted = merge(outs, log_sums)
-    if alike(out, wanted_out) and alike(log_sum, wanted):
-        return None
-    if not (torch.isfinite(out).all() and torch.isfinite(log_sum)):
-        if log_sums.isneginf().any():
-            return (
-                "an empty part has log_sum -inf, and its share is exp(-inf) = 0: nothing here needs to be nan"
-            )
-        return (
-            "a number is not finite: log_sums may be in the hundreds, of either sign. Subtract their "
-            "maximum before exp, or use torch.logsumexp"
-        )
-    finite = log_sums.isfinite()
-    shares = {
-        "that is the plain average: a part counts by its share of the sum of exponentials, not by one vote": (
-            torch.full_like(log_sums, 1 / S),
-        ),
-        "the outputs are added, but each is already divided by its part's sum: a part counts by its share": (
-            torch.ones_like(log_sums),
-        ),
-        **{
-            f"the log_sums are natural logarithms: undo them by exp, not by powers of {base}": (
-                (log_sums * math.log(base)).softmax(dim=0),
-            )
-            for base in (2, 10)
-        },
-        "the log_sums themselves are no weights: they are logarithms, so take exp first": (
-            (log_sums / log_sums.sum()).nan_to_num(0),
-            log_sums.nan_to_num(neginf=0) / log_sums[finite].sum(),
-        ),
-        "the shares do not sum to 1: divide by the sum over all parts": (
-            (log_sums - log_sums.amax()).exp(), log_sums.exp(), log_sums.exp().clamp_max(1e300),
-        ),
-        "that is the output of the largest part alone": ((log_sums == log_sums.amax()).double(),),
-        "the shares go the wrong way: the larger a part's log_sum, the more it counts": (
-            (-log_sums).softmax(dim=0), (-log_sums.masked_fill(~finite, math.inf)).softmax(dim=0),
-        ),
-    }  # fmt: skip
-    if not alike(out, wanted_out):
-        for meaning, candidates in shares.items():
-            if any(alike(out, (share @ outs).nan_to_num(0)) for share in candidates):
-                return meaning
-        return f"`out` is {unlike(out, wanted_out)}"
-    for wrong, meaning in (
-        (log_sums.amax(), "`log_sum` is the largest one; it is the logarithm of the sum of all exponentials"),
-        (log_sums[finite].sum(), "`log_sum` adds the logarithms, and so multiplies: add the exponentials"),
-        (log_sums[finite].mean(), "`log_sum` is the mean; it is the logarithm of all exponentials' sum"),
-        (wanted.exp(), "`log_sum` is the sum itself: return its logarithm"),
-        *((wanted / math.log(base), f"`log_sum` is a logarithm of base {base}; parts come with natural ones, "
-           "and the result is a part again") for base in (2, 10)),
-        ((log_sums - log_sums.amax()).exp().sum().log(), "`log_sum` lacks the maximum that was "
-         "subtracted: add it back after the logarithm"),
-        (torch.zeros_like(wanted), "`log_sum` is 0: that is the sum of the shares, not of the exponentials"),
-    ):  # fmt: skip
-        if alike(log_sum, wrong):
-            return meaning
-    return f"`log_sum` is {unlike(log_sum, wanted)}"
-
-
-def _merge_source(
-    share: str, log_sum: str = "torch.logsumexp(log_sums, dim=0)", out: str = "share @ outs"
-) -> str:
+def _merge(share: str, log_sum: str = "torch.logsumexp(log_sums, dim=0)", back: str = "out, log_sum") -> str:
     return (
         "import torch\n\n\n"
         "def my_merge(outs, log_sums):\n"
         f"    log_sum = {log_sum}\n"
         f"    share = {share}\n"
-        f"    out = {out}\n"
-        "    return out, log_sum\n"
+        "    out = share @ outs\n"
+        f"    return {back}\n"
     )
 
 
-_SHARE = "torch.exp(log_sums - log_sum)"
+def _log_sum(log_sum: str) -> str:
+    return _merge("torch.softmax(log_sums, dim=0)", log_sum)
+
+
+def _merge_cases() -> list:
+    """Make cases in which parts and numbers of an output differ in number."""
+    import torch
+
+    cases = (
+        ([[1.0, 2.0, -0.5], [3.0, -1.0, 1.5]], [0.75, 2.0]),
+        ([[1.0, 2.0], [3.0, -1.0], [0.5, 4.0]], [2.0, 2.0, -1.0]),
+        ([[1.0, 2.0, 4.0, -2.0], [0.0] * 4, [3.0, -1.0, 0.5, 1.0]], [0.5, -math.inf, 1.5]),
+        ([[1.0, 2.0, -0.5], [3.0, -1.0, 1.5]], [800.0, 799.0]),
+        ([[1.0, 2.0, -0.5], [3.0, -1.0, 1.5]], [-900.0, -901.0]),
+        ([[5.0, -5.0, 2.0]], [3.0]),
+    )
+    return [
+        (*(torch.tensor(x, dtype=torch.float64) for x in case), "outs={}, log_sums={}".format(*case))
+        for case in cases
+    ]
+
+
+def _merge_rule(given, wanted, outs, log_sums) -> str | None:
+    shapes, (D,) = [x.shape for x in given], wanted[0].shape
+    if shapes == [(), (D,)]:
+        return "the two are in the other order: return (out, log_sum), the output first"
+    if shapes[0] != (D,):
+        return f"`out` is one output, of shape (D,) = ({D},): sum over the parts"
+    if shapes[1] != ():
+        return "`log_sum` is one number, without a shape: sum over the parts"
+    if all(x.isfinite().all() for x in given):
+        return None
+    if log_sums.isneginf().any():
+        return "an empty part has log_sum -inf, and its share is exp(-inf) = 0: nothing here needs to be nan"
+    return (
+        "a number is not finite: log_sums may be in the hundreds, of either sign. Subtract their maximum "
+        "before exp, or use torch.logsumexp"
+    )
+
 
 MERGE = Exercise(
     key="08-merge-parts",
@@ -408,31 +329,50 @@ Return what attending to all keys at once gives: `out` (D,), and the `log_sum` o
         "exp(1000) overflows; `torch.logsumexp(log_sums, dim=0)` subtracts the maximum for you and is the "
         "log_sum of the whole.",
     ),
-    stub=_merge_source("...", "...", "..."),
-    solution=_merge_source(_SHARE),
-    judge=_check_merge,
+    stub=_merge("...", "...").replace("share @ outs", "..."),
+    solution=_merge("torch.exp(log_sums - log_sum)"),
+    answer=Tensors("out", "log_sum"),
+    cases=_merge_cases,
+    right="each part counts by its share of the whole sum, an empty one not at all, and the result is a part "
+    "again, which can be merged with others",
+    otherwise=(
+        "`out` is not the mean of the outputs, each weighted by its part's share of the whole sum",
+        "`log_sum` is not the logarithm of the sum of all exponentials",
+    ),
+    rule=_merge_rule,
     wrong={
-        "plain average": _merge_source("torch.full_like(log_sums, 1 / len(log_sums))"),
-        "base 2": _merge_source("torch.exp2(log_sums - log_sums.max())", out="share @ outs / share.sum()"),
-        "logarithms as weights": _merge_source("log_sums / log_sums.sum()"),
-        "shares not divided": _merge_source("torch.exp(log_sums - log_sums.max())"),
-        "the largest part": _merge_source("(log_sums == log_sums.max()).double()"),
-        "the wrong way": _merge_source("torch.softmax(-log_sums, dim=0)"),
-        "overflow": _merge_source(
-            "torch.exp(log_sums) / torch.exp(log_sums).sum()", "torch.exp(log_sums).sum().log()"
-        ),
-        "the largest log_sum": _merge_source("torch.softmax(log_sums, dim=0)", "log_sums.max()"),
-        "log_sums added": _merge_source("torch.softmax(log_sums, dim=0)", "log_sums.sum()"),
-        "the sum itself": _merge_source("torch.softmax(log_sums, dim=0)", "torch.exp(log_sums).sum()"),
-        "the maximum not added back": _merge_source(
-            "torch.softmax(log_sums, dim=0)", "torch.exp(log_sums - log_sums.max()).sum().log()"
-        ),
-        "log_sum in base 2": _merge_source(
-            "torch.softmax(log_sums, dim=0)", "torch.logsumexp(log_sums, dim=0) / 0.6931471805599453"
-        ),
-        "the other order": _merge_source(_SHARE).replace("return out, log_sum", "return log_sum, out"),
-        "parts not summed": _merge_source(_SHARE, out="share[:, None] * outs"),
+        "the two are in the other order: return (out, log_sum), the output first":
+            _merge("torch.softmax(log_sums, dim=0)", back="log_sum, out"),
+        "that is the plain average: a part counts by its share of the sum of exponentials, not by one vote":
+            _merge("torch.full_like(log_sums, 1 / len(log_sums))"),
+        "the outputs are added, but each is already divided by its part's sum: a part counts by its share":
+            _merge("torch.ones_like(log_sums)"),
+        "the log_sums are natural logarithms: undo them by exp, not by powers of 2":
+            _merge(f"torch.softmax(log_sums * {math.log(2)}, dim=0)"),
+        "the log_sums are natural logarithms: undo them by exp, not by powers of 10":
+            _merge(f"torch.softmax(log_sums * {math.log(10)}, dim=0)"),
+        "the log_sums themselves are no weights: they are logarithms, so take exp first":
+            _merge("log_sums / log_sums.sum()"),
+        "the shares do not sum to 1: divide by the sum over all parts":
+            _merge("torch.exp(log_sums - log_sums.max())"),
+        "these are sums, not shares, which sum to 1: divide by the sum over all parts":
+            _merge("torch.exp(log_sums)"),
+        "that is the output of the largest part alone": _merge("(log_sums == log_sums.max()).double()"),
+        "the shares go the wrong way: the larger a part's log_sum, the more it counts":
+            _merge("torch.softmax(-log_sums, dim=0)"),
+        "`log_sum` is the largest one; it is the logarithm of the sum of all exponentials":
+            _log_sum("log_sums.max()"),
+        "`log_sum` adds the logarithms, and so multiplies: add the exponentials": _log_sum("log_sums.sum()"),
+        "`log_sum` is the mean; it is the logarithm of all exponentials' sum": _log_sum("log_sums.mean()"),
+        "`log_sum` is the sum itself: return its logarithm": _log_sum("torch.exp(log_sums).sum()"),
+        "`log_sum` is a logarithm of base 2; parts come with natural ones, and the result is a part again":
+            _log_sum(f"torch.logsumexp(log_sums, dim=0) / {math.log(2)}"),
+        "`log_sum` is a logarithm of base 10; parts come with natural ones, and the result is a part again":
+            _log_sum(f"torch.logsumexp(log_sums, dim=0) / {math.log(10)}"),
+        "`log_sum` lacks the maximum that was subtracted: add it back after the logarithm":
+            _log_sum("torch.exp(log_sums - log_sums.max()).sum().log()"),
+        "`log_sum` is 0: that is the sum of the shares, not of the exponentials": _log_sum("torch.zeros(())"),
     },
-)
+)  # fmt: skip
 
 EXERCISES = (ABSORB, MERGE)

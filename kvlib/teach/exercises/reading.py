@@ -157,6 +157,47 @@ class Bools(Whole):
         return f"the {self.what} " + ", ".join("".join("01"[x] for x in row) for row in result.tolist())
 
 
+class Tensors(Whole):
+    """A result of several tensors with these names, right within what their precision allows."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def read(self, result):
+        if not isinstance(result, tuple | list) or len(result) != len(self.names):
+            return f"return {_WORDS[len(self.names)]} tensors, ({', '.join(self.names)})"
+        parts = [tensor(part) for part in result]
+        for name, part in zip(self.names, parts):
+            if part is None:
+                return f"`{name}` must be a tensor"
+            if error_allowed(part) is None:
+                return f"`{name}` is {part.dtype}: {SIXTEEN}"
+        return parts
+
+    def same(self, given, wanted) -> bool:
+        return self._wrong(given, wanted) is None
+
+    def _wrong(self, given, wanted) -> int | None:
+        allowed = max(error_allowed(part, *wanted) for part in (*given, *wanted))
+        pairs = enumerate(zip(given, wanted))
+        return next((i for i, (a, b) in pairs if not near(a, b.double(), allowed)), None)
+
+    def short(self, result, wanted) -> str | None:
+        return None
+
+    def write(self, result, wanted) -> str:
+        """Write the first tensor that is wrong, and what it should be."""
+        given = self.read(result)
+        if isinstance(given, str):
+            return show(result)
+        i = self._wrong(given, wanted)
+        alike = given[i].shape == wanted[i].shape
+        return f"`{self.names[i]}` " + (
+            unlike(given[i], wanted[i]) if alike else f"of shape {tuple(given[i].shape)}"
+        )
+
+
+_WORDS = {2: "two", 3: "three"}
 SIXTEEN = "16 bits are too few here, stay in the precision that is given"
 
 
@@ -213,7 +254,8 @@ def error_allowed(x, *inputs) -> float | None:
     if x.dtype in (torch.float16, torch.bfloat16):
         return None
     eps = torch.finfo(x.dtype if x.dtype == torch.float32 else torch.float64).eps
-    largest = max((float(part[part.isfinite()].abs().max()) for part in inputs), default=0.0)
+    finite = (part[part.isfinite()].double().abs() for part in inputs)
+    largest = max((float(part.max()) for part in finite if part.numel()), default=0.0)
     return 16 * eps * (1 + largest)
 
 
