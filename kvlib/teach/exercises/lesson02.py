@@ -231,7 +231,7 @@ class _Tokens(Whole):
         return abs(given[0] - wanted[0]) <= given[1] * wanted[0]
 
     def like(self, made, given) -> bool:
-        return abs(made[0] - given[0]) <= max(1e-4 * made[0], 0.51 * (made[0] > 100))
+        return abs(made[0] - given[0]) <= (0.51 if made[0] > 100 else 1e-4 * made[0])
 
     def short(self, result, wanted) -> None:
         return None
