@@ -2,9 +2,9 @@
 
 import math
 
-from kvlib.teach.exercises.contract import Advice, Exercise, Verdict, correct, not_yet
-from kvlib.teach.exercises.reading import SIXTEEN, Tensors, error_allowed, near, unlike
-from kvlib.teach.exercises.watching import show
+from kvlib.teach.exercises.contract import Advice, Exercise, Verdict, define
+from kvlib.teach.exercises.judge import judge
+from kvlib.teach.exercises.reading import Tensors, error_allowed, near
 
 # Scores of each tile as (rows, keys of a tile). Rows, keys and numbers of a value differ in number, one
 # key and one row occur, and each case finds what those before let pass.
@@ -29,39 +29,44 @@ TILE_CASES = (
 VALUES = [[[1.0, -2.0, 0.5, 2.5], [3.0, 1.0, -1.0, 0.0], [-0.5, 1.5, 2.0, 1.0]],
           [[-1.0, 2.0, 4.0, -0.5], [0.5, -3.0, 1.5, 3.5], [2.5, 0.0, -1.5, 1.0]],
           [[2.0, 2.0, -2.0, 0.5], [-4.0, 1.0, 0.0, 1.5], [1.0, -1.0, 3.0, -2.5]]]  # fmt: skip
+SUM = "weights.sum(dim=1, keepdim=True)"
 
 
-def absorb(high, total, out, scores, values):
-    """Take one more tile into the running maximum, sum and output; shapes as in the task."""
+def _absorb(
+    high="torch.maximum(high, scores.amax(dim=1, keepdim=True))", rescale="torch.exp(high - new_high)",
+    weights="torch.exp(scores - new_high)", total="total * rescale + weights.sum(dim=1, keepdim=True)",
+    out="out * rescale + weights @ values",
+) -> str:  # fmt: skip
+    return (
+        "import torch\n\n\n"
+        "def my_absorb(high, total, out, scores, values):\n"
+        f"    new_high = {high}\n"
+        f"    rescale = {rescale}\n"
+        f"    weights = {weights}\n"
+        f"    total = {total}\n"
+        f"    out = {out}\n"
+        "    return new_high, total, out\n"
+    )
+
+
+def _absorb_cases() -> list:
+    """Make a case of each tile; what was kept before it is right."""
     import torch
 
-    new_high = torch.maximum(high, scores.amax(dim=1, keepdim=True))
-    rescale = torch.exp(high - new_high)
-    weights = torch.exp(scores - new_high)
-    return new_high, total * rescale + weights.sum(dim=1, keepdim=True), out * rescale + weights @ values
-
-
-def _check_absorb(candidate) -> Verdict:
-    import torch
-
+    absorb, made = define(ABSORB.name, ABSORB.solution, "<solution>"), []
     for name, tiles in TILE_CASES:
         high = torch.full((len(tiles[0]), 1), -math.inf, dtype=torch.float64)
         state = high, torch.zeros_like(high), torch.zeros(len(high), 4, dtype=torch.float64)
         for number, scores in enumerate(tiles):
             scores = torch.tensor(scores, dtype=torch.float64)
             values = torch.tensor(VALUES[number][: scores.shape[1]], dtype=torch.float64)
-            given = _tried(candidate, *(x.clone() for x in state), scores.clone(), values.clone())
-            wanted = absorb(*state, scores, values)
-            where = f"this was tile {number + 1} of scores {name}"
-            mistake = _form_mistake(given, wanted, state, scores, values)
-            mistake = mistake or _state_mistake(given, wanted, state, scores, values)
-            if mistake:
-                return not_yet(f"{mistake}; {where}")
-            state = wanted
-    return correct(
-        "after the last tile, out / total is the softmax over all keys, and at no time did you need "
-        "more than one tile of scores"
-    )
+            made.append((*state, scores, values, f"tile {number + 1} of scores {name}"))
+            state = absorb(*made[-1][:5])
+    return made
+
+
+def _judge_absorb(candidate) -> Verdict:
+    return judge(ABSORB, lambda *tile: _tried(candidate, *tile))
 
 
 def _tried(candidate, *inputs):
@@ -78,126 +83,24 @@ def _tried(candidate, *inputs):
         raise
 
 
-def _form_mistake(given, wanted, *inputs) -> str | None:
-    import torch
-
-    if not isinstance(given, tuple | list) or len(given) != 3:
-        return f"return three tensors, (new_high, total, out), not {show(given)}"
-    shapes = [tuple(getattr(x, "shape", ())) for x in given]
-    right = [tuple(want.shape) for want in wanted]
+def _absorb_rule(given, wanted, high, *tile) -> str | None:
+    shapes, right = ([tuple(x.shape) for x in parts] for parts in (given, wanted))
     if shapes != right and sorted(shapes) == sorted(right):
         return "these are the right shapes in another order: return (new_high, total, out)"
-    for name, x, want in zip(("new_high", "total", "out"), given, wanted):
-        if not isinstance(x, torch.Tensor):
-            return f"`{name}` must be a tensor of shape {tuple(want.shape)}, not {show(x)}"
-        if x.shape != want.shape:
-            lost = x.dim() < 2 or tuple(x.shape) == (len(want), len(want))  # (r,) and (r, 1) spread to (r, r)
+    for name, shape, want in zip(("new_high", "total", "out"), shapes, right):
+        if shape != want:
+            lost = len(shape) < 2 or shape == (len(high), len(high))  # (r,) and (r, 1) spread to (r, r)
             hint = ": keepdim=True keeps the axis of size 1 in a sum or maximum" if lost else ""
-            return f"`{name}` has shape {tuple(x.shape)}, it must be {tuple(want.shape)}{hint}"
-        if error_allowed(x) is None:
-            return f"`{name}` is {x.dtype}: {SIXTEEN}"
-    return None
-
-
-_DIVIDED = (
-    "the tile's weights are divided by the tile's own sum: do not divide inside a tile, the division comes "
-    "after the last one"
-)
-
-
-def _state_mistake(given, wanted, state, scores, values) -> str | None:
-    """Say which mistake gives these three tensors; None where they are right."""
-    import torch
-
-    allowed = max(error_allowed(x, scores, values) for x in given)
-
-    def alike(x, want) -> bool:
-        return near(x, want, allowed)
-
-    if all(alike(x, want) for x, want in zip(given, wanted)):
+            return f"`{name}` must have the shape {want}{hint}"
+    risen = near(given[0], wanted[0], error_allowed(given[0], *tile))
+    if not risen or all(x.isfinite().all() for x in given):
         return None
-    high, total, out = state
-    new_high, new_total, new_out = wanted
-    first = bool(high.isneginf().all())
-    tile_high = scores.amax(dim=1, keepdim=True)
-    if not alike(given[0], new_high):
-        if alike(given[0], tile_high):
-            return (
-                "`new_high` is the largest score of this tile alone: it must also be at least the maximum so "
-                "far, or what was kept may overflow when it is rescaled"
-            )
-        if alike(given[0], high):
-            return "`new_high` is still the old maximum: a larger score in this tile raises it"
-        if alike(given[0], torch.full_like(high, float(torch.maximum(high, tile_high).max()))):
-            return (
-                "one maximum for all rows: each row is a query with its own scores, so take the maximum "
-                "along the keys, dim=1"
-            )
-        if alike(given[0], new_high.clamp_min(0)):
-            return "`new_high` is never below 0: the first maximum is -inf, and scores may all be negative"
-        return f"`new_high` is {unlike(given[0], new_high)}"
-    weights, rescale = (scores - new_high).exp(), (high - new_high).exp()
-    if not all(torch.isfinite(x).all() for x in given):
-        if first:
-            return (
-                "a number is not finite: the first maximum is -inf, so subtract the NEW one from the scores, "
-                "and rescale by exp(high - new_high), which is then exp(-inf) = 0"
-            )
-        return "a number is not finite: every exponent must be 0 or less, score - new_high, high - new_high"
-    sums, mix = weights.sum(dim=1, keepdim=True), weights @ values
-    mistakes = (
-        (total + sums, out * rescale + mix,
-         "the sum so far was made with the old maximum: multiply it by exp(high - new_high) before adding"),
-        (total * rescale + sums, out + mix,
-         "the output so far was made with the old maximum: multiply it by exp(high - new_high), as the sum"),
-        (total + sums, out + mix,
-         "nothing is rescaled: what was kept is in units of the old maximum. Multiply sum and output by "
-         "exp(high - new_high)"),
-        (total / rescale + sums, out / rescale + mix,
-         "the rescaling goes the wrong way: when the maximum rises, old exponentials shrink"),
-        (sums, mix, "only this tile is left: add to what was kept, rescaled"),
-        (total * rescale + sums, (out * rescale + mix) / new_total,
-         "the output is divided already: out / total comes once, after the last tile"),
-        (total * rescale + sums, (out * total * rescale + mix) / new_total,
-         "the output is divided already, and multiplied back before each tile: it works, but divides at "
-         "each tile. Keep it undivided; out / total comes once, after the last tile"),
-        (total * (high - new_high).exp2() + scores.sub(new_high).exp2().sum(dim=1, keepdim=True),
-         out * (high - new_high).exp2() + scores.sub(new_high).exp2() @ values,
-         "those are powers of 2: softmax is made of powers of e. (Kernels use exp2, but multiply the "
-         "scores by log2(e) first)"),
-        (total * rescale + scores.sub(new_high).exp2().sum(dim=1, keepdim=True),
-         out * rescale + scores.sub(new_high).exp2() @ values,
-         "the new exponentials are powers of 2, the old ones of e: use exp for both"),
-        (total * rescale + weights.sum(), out * rescale + mix,
-         "one sum for all rows: each row is a query of its own, so sum along the keys, dim=1"),
-        (total * rescale + weights.mean(dim=1, keepdim=True), out * rescale + mix,
-         "`total` adds the mean of the weights; it is their sum"),
-        (total * rescale + sums, out * rescale + weights / sums @ values, _DIVIDED),
-        (total * rescale + 1, out * rescale + weights / sums @ values, _DIVIDED),
-    )  # fmt: skip
-    for wrong_total, wrong_out, meaning in mistakes:
-        if alike(given[1], wrong_total) and alike(given[2], wrong_out):
-            return meaning
-    name, x, want = ("total", given[1], new_total) if not alike(given[1], new_total) else (
-        "out", given[2], new_out)  # fmt: skip
-    return f"`{name}` is {unlike(x, want)}: the old part rescaled, plus this tile's"
-
-
-def _absorb_source(
-    high="torch.maximum(high, scores.amax(dim=1, keepdim=True))", rescale="torch.exp(high - new_high)",
-    weights="torch.exp(scores - new_high)", total="total * rescale + weights.sum(dim=1, keepdim=True)",
-    out="out * rescale + weights @ values",
-) -> str:  # fmt: skip
-    return (
-        "import torch\n\n\n"
-        "def my_absorb(high, total, out, scores, values):\n"
-        f"    new_high = {high}\n"
-        f"    rescale = {rescale}\n"
-        f"    weights = {weights}\n"
-        f"    total = {total}\n"
-        f"    out = {out}\n"
-        "    return new_high, total, out\n"
-    )
+    if high.isneginf().all():
+        return (
+            "a number is not finite: the first maximum is -inf, so subtract the NEW one from the scores, and "
+            "rescale by exp(high - new_high), which is then exp(-inf) = 0"
+        )
+    return "a number is not finite: every exponent must be 0 or less, score - new_high, high - new_high"
 
 
 ABSORB = Exercise(
@@ -223,37 +126,57 @@ whole. Return the new (high, total, out), in the precision of the scores.""",
         "`rescale = torch.exp(high - new_high)` for sum and output; `weights = torch.exp(scores - new_high)` "
         "for this tile; add `weights @ values` to the output.",
     ),
-    stub=_absorb_source("...", "...", "...", "...", "..."),
-    solution=_absorb_source(),
-    judge=_check_absorb,
+    stub=_absorb(*["..."] * 5),
+    solution=_absorb(),
+    judge=_judge_absorb,
     changes=("high", "total", "out"),
+    answer=Tensors("new_high", "total", "out"),
+    cases=_absorb_cases,
+    right="after the last tile, out / total is the softmax over all keys, and at no time did you need more "
+    "than one tile of scores",
+    otherwise=(
+        "`new_high` is not the larger one of the old maximum and this tile's",
+        "`total` is not the old part rescaled, plus this tile's",
+        "`out` is not the old part rescaled, plus this tile's",
+    ),
+    rule=_absorb_rule,
     wrong={
-        "output not rescaled": _absorb_source(out="out + weights @ values"),
-        "sum not rescaled": _absorb_source(total="total + weights.sum(dim=1, keepdim=True)"),
-        "nothing rescaled": _absorb_source(rescale="1"),
-        "rescaled the wrong way": _absorb_source(
-            rescale="torch.nan_to_num(torch.exp(new_high - high), posinf=0)"
-        ),
-        "the tile's maximum alone": _absorb_source(high="scores.amax(dim=1, keepdim=True)"),
-        "the old maximum stays": _absorb_source(
-            high="torch.where(high.isinf(), scores.amax(dim=1, keepdim=True), high)"
-        ),
-        "weights from the old maximum": _absorb_source(weights="torch.exp(scores - high)"),
-        "one maximum for all rows": _absorb_source(
-            high="torch.maximum(high, scores.amax()).amax().expand(len(high), 1)"
-        ),
-        "a maximum of 0 or more": _absorb_source(
-            high="torch.maximum(high, scores.amax(dim=1, keepdim=True)).clamp_min(0)"
-        ),
-        "divided too early": _absorb_source(out="(out * rescale + weights @ values) / total"),
-        "base 2": _absorb_source(
-            rescale="torch.exp2(high - new_high)", weights="torch.exp2(scores - new_high)"
-        ),
-        "the axis of 1 dropped": _absorb_source(total="total[:, 0] * rescale[:, 0] + weights.sum(dim=1)"),
-        "one sum for all rows": _absorb_source(total="total * rescale + weights.sum()"),
-        "this tile only": _absorb_source(total="weights.sum(dim=1, keepdim=True)", out="weights @ values"),
+        "`new_high` is the largest score of this tile alone: it must also be at least the maximum so far, or "
+        "what was kept may overflow when it is rescaled": _absorb(high="scores.amax(dim=1, keepdim=True)"),
+        "`new_high` is still the old maximum: a larger score in this tile raises it": _absorb(high="high"),
+        "one maximum for all rows: each row is a query with its own scores, so take the maximum along the "
+        "keys, dim=1": _absorb(high="torch.maximum(high, scores.amax()).amax().expand(len(high), 1)"),
+        "`new_high` is never below 0: the first maximum is -inf, and scores may all be negative":
+            _absorb(high="torch.maximum(high, scores.amax(dim=1, keepdim=True)).clamp_min(0)"),
+        "the sum so far was made with the old maximum: multiply it by exp(high - new_high) before adding":
+            _absorb(total=f"total + {SUM}"),
+        "the output so far was made with the old maximum: multiply it by exp(high - new_high), as the sum":
+            _absorb(out="out + weights @ values"),
+        "nothing is rescaled: what was kept is in units of the old maximum. Multiply sum and output by "
+        "exp(high - new_high)": _absorb(rescale="1"),
+        "the rescaling goes the wrong way: when the maximum rises, old exponentials shrink":
+            _absorb(rescale="torch.nan_to_num(torch.exp(new_high - high), posinf=0)"),
+        "only this tile is left: add to what was kept, rescaled": _absorb(total=SUM, out="weights @ values"),
+        "the output is divided already: out / total comes once, after the last tile":
+            _absorb(out="(out * rescale + weights @ values) / total"),
+        "the output is divided already, and multiplied back before each tile: it works, but divides at each "
+        "tile. Keep it undivided; out / total comes once, after the last tile":
+            _absorb(out=f"(out * (total - {SUM}) + weights @ values) / total"),
+        "those are powers of 2: softmax is made of powers of e. (Kernels use exp2, but multiply the scores "
+        "by log2(e) first)":
+            _absorb(rescale="torch.exp2(high - new_high)", weights="torch.exp2(scores - new_high)"),
+        "the new exponentials are powers of 2, the old ones of e: use exp for both":
+            _absorb(weights="torch.exp2(scores - new_high)"),
+        "one sum for all rows: each row is a query of its own, so sum along the keys, dim=1":
+            _absorb(total="total * rescale + weights.sum()"),
+        "`total` adds the mean of the weights; it is their sum":
+            _absorb(total="total * rescale + weights.mean(dim=1, keepdim=True)"),
+        "the tile's weights are divided by the tile's own sum: do not divide inside a tile, the division "
+        "comes after the last one": _absorb(out=f"out * rescale + weights / {SUM} @ values"),
+        "the tile's weights are divided and sum to 1: do not divide inside a tile, the division comes after "
+        "the last one": _absorb(weights="torch.softmax(scores, dim=1)"),
     },
-)
+)  # fmt: skip
 
 
 def _merge(share: str, log_sum: str = "torch.logsumexp(log_sums, dim=0)", back: str = "out, log_sum") -> str:
