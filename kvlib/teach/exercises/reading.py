@@ -53,8 +53,9 @@ class Rounded(Whole):
 
     def read(self, result) -> int | float | str:
         real = number(result)
-        fraction = real is not None and math.isfinite(real) and whole(result) is None
-        return real if fraction else super().read(result)
+        if real is None or not math.isfinite(real):
+            return why_not_whole(result, self.what)
+        return real if whole(result) is None else whole(result)
 
     def like(self, made, given) -> bool:
         if isinstance(made, float):
