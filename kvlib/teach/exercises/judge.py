@@ -57,9 +57,9 @@ def _named(exercise, seen: list, wanted, candidate, later) -> str:
             pair for pair, (_, made) in zip(known, results)
             if all(like(m, g) for m, (_, g) in zip(made[-len(some) :], some)) and not same(made[-1], wanted)
         ]  # fmt: skip
-        for case_ in (c[: len(case)] for c in later if len(found) > 1):
-            gives = _run(exercise.answer, candidate, case_)
-            found = [p for p in found if like(_run(exercise.answer, p[1], case_), gives)] or found
+        for another in (c[: len(case)] for c in later if len(found) > 1):
+            gives = _run(exercise.answer, candidate, another)
+            found = [pair for pair in found if like(_run(exercise.answer, pair[1], another), gives)] or found
         if found:
             return found[0][0]
     if isinstance(given, str):
