@@ -24,7 +24,7 @@ def _keep_rule(given, wanted, n, W, S) -> str:
         return "the right positions in another order: count up"
     if lost := [j for j in wanted if j not in given]:
         return f"position {lost[0]} is missing, which token {n} will read"
-    return f"position {min(set(given) - set(wanted))} can go: token {n} does not see it"
+    return f"position {next(j for j in given if j not in wanted)} can go: token {n} does not see it"
 
 
 KEEP = Exercise(
