@@ -8,28 +8,33 @@ writes down what a mistake's numbers look like.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from itertools import permutations
+
+import numpy as np
 
 from kvlib.teach.exercises.contract import Verdict, correct, define, not_yet
 
 
+@np.errstate(all="ignore")
 def judge(exercise, candidate) -> Verdict:
     """Try an answer on the exercise's cases, in order; say what is wrong with the first that it fails."""
-    names, answer = exercise.arguments, exercise.answer
+    names, ways = exercise.arguments, exercise.answer.ways
     solve, seen = define(exercise.name, exercise.solution, "<solution>"), []
     cases = exercise.cases() if callable(exercise.cases) else exercise.cases
-    ways = answer.ways
     for number, case in enumerate(cases):
         case, about = case[: len(names)], case[len(names) :]
         result, right = candidate(*copy.deepcopy(case)), solve(*copy.deepcopy(case))
+        answer = exercise.answer.of(*case)
         tried = f"for {about[0]}," if about else f"with {exercise.told(case)}"
         given, wanted = answer.read(result), answer.read(right)
         seen.append((case, given))
         unread = isinstance(given, str)  # it says then why
         ways = [way for way in ways if not unread and answer.same(given, way(wanted))]
         if not ways:
+            later = cases[number + 1 :]
             words = None if unread else answer.short(result, wanted)
-            words = words or _named(exercise, seen, wanted, candidate, cases[number + 1 :])
+            words = words or _named(replace(exercise, answer=answer), seen, wanted, candidate, later)
             if words is not given:
                 words = words.format(**dict(zip(names, case)), wanted=wanted, given=given)
             return not_yet(f"{words}; {tried} {answer.tell(result, wanted)}")

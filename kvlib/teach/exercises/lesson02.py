@@ -7,119 +7,98 @@ import numpy as np
 
 from kvlib.memory import MODELS
 from kvlib.teach.exercises.attending import STEP, apart
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet, show
+from kvlib.teach.exercises.contract import Exercise, show
 from kvlib.teach.exercises.reading import Whole
 from kvlib.teach.exercises.watching import array, number, precision
 
-# scores, element type; each finds a mistake that those before let pass
-SOFTMAX_CASES = (
-    ([1.0, 2.0, 0.0], "float64"),
-    ([[0.0, 1.0], [2.0, 0.0], [3.0, 3.0]], "float64"),
-    ([[1.0, 3.0, 0.0]], "float64"),
-    ([[2.0], [5.0]], "float64"),
-    ([0.0, -math.inf, 1.0], "float64"),
-    ([-math.inf, 3.0, -math.inf], "float32"),
-    ([100.0, 99.0, 0.0], "float32"),
-    ([-200.0, -201.0], "float32"),
-    ([200.0, 0.0, 0.0], "float32"),
-    ([[0.0, 1.0], [-1000.0, -1001.0]], "float32"),
-    ([12.0, 11.0, 0.0], "float16"),
-    ([0.0, -25.0, -100.0, -700.0], "float64"),
-    ([-2e9, -math.inf, -2e9 - 1], "float64"),
-)
+
+class _Weights(Whole):
+    """Weights of some scores, right but for rounding: a log-sum-exp rounds at the size of the scores."""
+
+    largest = 0.0
+
+    def of(self, scores):
+        made = _Weights(self.what)
+        made.largest = float(np.abs(scores[np.isfinite(scores)]).max())
+        return made
+
+    def read(self, result):
+        weights = array(result)
+        return "return an array of weights" if weights is None else (weights, *precision(result))
+
+    def same(self, given, wanted) -> bool:
+        (x, *mine), (y, *right) = given, wanted
+        eps, tiny = map(max, zip(mine, right))
+        return x.shape == y.shape and bool((np.abs(x - y) <= eps * max(4.0, self.largest) * y + tiny).all())
+
+    def like(self, made, given) -> bool:
+        (x, eps, _), (y, other, _) = made, given
+        near = max(1e-9, 16 * eps, 16 * other)
+        return x.shape == y.shape and np.allclose(x, y, rtol=near, atol=1e-300, equal_nan=True)
+
+    def short(self, result, wanted) -> None:
+        return None
+
+    def write(self, result, wanted) -> str:
+        weights = array(result)
+        if weights is None or weights.shape != wanted[0].shape:
+            return show(result) if weights is None else f"weights of the shape {weights.shape}"
+        return apart(weights, wanted[0])
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Return the softmax along the last axis, with the largest score subtracted first."""
-    exps = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return exps / exps.sum(axis=-1, keepdims=True)
+_SHAPE = "the weights must have the shape of the scores, {scores.shape}"
+_ROW = ("one maximum for the whole array leaves a row far below it with nothing but zeros: subtract each "
+        "row's own")  # fmt: skip
+_SPOILS = ("the score of minus infinity spoils its row, though its exp is just 0: what you subtract must be "
+           "finite. Take the row's largest score itself, no abs, mean or min")  # fmt: skip
+_ZEROS = "every exp is 0, and 0 / 0 is nan: subtract the largest score, also a negative one"
+_STILL = "exp still overflows: only the largest score makes every exponent 0 or less"
+_OVERFLOW = "exp overflows to inf, and inf / inf is nan: subtract the largest score first"
+_HIDDEN = ("every weight of a row is 0, but a row sums to 1: turning nan into 0 only hides inf / inf or "
+           "0 / 0")  # fmt: skip
+_MASKED = ("a score of minus infinity gets weight 0: put no finite number in its place, however small, and "
+           "do not clip it. Clipping changes the result")  # fmt: skip
+_COLUMNS = "the columns sum to 1, not the rows: the keys are the last axis"
+_WHOLE = "the whole array sums to 1; each row is one query, and sums to 1 by itself"
+_CLOSE = "close, but further off than rounding: is something added to the sum, left out or scaled?"
 
 
-def _check_softmax(candidate) -> Verdict:
-    for values, dtype in SOFTMAX_CASES:
-        scores = np.array(values, dtype=dtype)
-        with np.errstate(all="ignore"):
-            given = candidate(scores)
-        case = f"for {values} in {dtype}"
-        if (weights := array(given)) is None:
-            return not_yet(f"return an array of weights; {case} it returns {show(given)}")
-        if weights.shape != scores.shape:
-            return not_yet(
-                f"the weights must have the shape of the scores, {scores.shape}; {case} theirs is "
-                f"{weights.shape}"
-            )
-        wanted = softmax(scores.astype(np.float64))
-        if not (np.abs(weights - wanted) <= _tolerance(scores, given, wanted)).all():
-            mistake = _softmax_mistake(scores, weights, wanted)
-            return not_yet(f"{mistake}; {case} it gives {apart(weights, wanted)}")
-    return correct("no overflow, no 0 / 0, every row for itself")
-
-
-def _tolerance(scores: np.ndarray, given, wanted: np.ndarray) -> np.ndarray:
-    """Return how far rounding may take each weight: log-sum-exp rounds at the size of the scores."""
-    eps, tiny = map(max, zip(precision(scores), precision(given)))
-    largest = float(np.abs(scores[np.isfinite(scores)]).max())
-    return eps * max(4.0, largest) * wanted + tiny
-
-
-def _softmax_mistake(scores, weights, wanted) -> str:
-    """Say which mistake gives these weights."""
-    exact = scores.astype(np.float64)
+def _softmax_rule(given, wanted, scores) -> str | None:
+    weights, right, exact = given[0], wanted[0], scores.astype(np.float64)
+    if weights.shape != scores.shape:
+        return _SHAPE
     limit = math.log(float(np.finfo(scores.dtype).max))
     if not np.isfinite(weights).all():
         if weights.ndim == 2 and np.isfinite(weights).any() and exact.min() < -limit:
-            return (
-                "one maximum for the whole array leaves a row far below it with nothing but "
-                "zeros: subtract each row's own"
-            )
+            return _ROW
         if not np.isfinite(exact).all():
-            return (
-                "the score of minus infinity spoils its row, though its exp is just 0: what you "
-                "subtract must be finite. Take the row's largest score itself, no abs, mean or min"
-            )
+            return _SPOILS
         if (exact < 0).all():
-            return "every exp is 0, and 0 / 0 is nan: subtract the largest score, also a negative one"
-        if exact.max() == 200:
-            return "exp still overflows: only the largest score makes every exponent 0 or less"
+            return _ZEROS
         if exact.max() > limit:
-            return "exp overflows to inf, and inf / inf is nan: subtract the largest score first"
+            return _STILL if exact.max() == 200 else _OVERFLOW
         return "no exp of these scores overflows: look for a division by 0 or a logarithm of 0"
     if (weights[np.isneginf(exact)] > 0).any():
-        return (
-            "a score of minus infinity gets weight 0: put no finite number in its place, however small, "
-            "and do "
-            "not clip it. Clipping changes the result"
-        )
+        return _MASKED
     if (weights == 0).all(axis=-1).any():
-        return (
-            "every weight of a row is 0, but a row sums to 1: turning nan into 0 only hides "
-            "inf / inf or 0 / 0"
-        )
-    with np.errstate(all="ignore"):
-        exps = np.exp(exact - exact.max(axis=-1, keepdims=True))
-        if np.allclose(weights, exps) or np.allclose(weights, np.exp(exact)):
-            return "the exps are not divided by their sum: weights sum to 1"
-        if np.allclose(weights, exact / exact.sum(axis=-1, keepdims=True)):
-            return "the scores themselves are normalised: exp is missing"
+        return _HIDDEN
     if weights.ndim == 2 and np.allclose(weights.sum(axis=0), 1):
-        return "the columns sum to 1, not the rows: the keys are the last axis"
+        return _COLUMNS
     if weights.ndim == 2 and math.isclose(weights.sum(), 1, rel_tol=1e-6):
-        return "the whole array sums to 1; each row is one query, and sums to 1 by itself"
+        return _WHOLE
     order = np.argsort(exact, axis=-1)
     ranked = np.take_along_axis(weights, order, axis=-1)
     distinct = np.diff(np.take_along_axis(exact, order, axis=-1), axis=-1) > 0
-    if weights.ndim == 1 and (distinct & (np.diff(ranked) == 0) & (np.diff(np.sort(wanted)) > 0.1)).any():
-        if np.abs(exact).max() < 50:
-            return "different scores get equal weights"
-        return "different scores get equal weights: clipping changes the result, subtracting does not"
-    if (weights[wanted < 1e-6] > 2 * wanted[wanted < 1e-6] + 1e-300).any():
+    if weights.ndim == 1 and (distinct & (np.diff(ranked) == 0) & (np.diff(np.sort(right)) > 0.1)).any():
+        equal = "different scores get equal weights"
+        clipped = f"{equal}: clipping changes the result, subtracting does not"
+        return clipped if np.abs(exact).max() >= 50 else equal
+    if (weights[right < 1e-6] > 2 * right[right < 1e-6] + 1e-300).any():
         return (
             "a score far below the largest gets too much weight. Clipping changes the result: the exp of a "
             "very negative number is just 0"
         )
-    if np.abs(weights - wanted).max() < 0.05:
-        return "close, but further off than rounding: is something added to the sum, left out or scaled?"
-    return "compare with exp(score - max) / sum, worked out by hand"
+    return _CLOSE if np.abs(weights - right).max() < 0.05 else None
 
 
 def _softmax_source(*lines: str) -> str:
@@ -127,6 +106,11 @@ def _softmax_source(*lines: str) -> str:
     return f"import numpy as np\n\n\ndef stable_softmax(scores):\n{body}\n"
 
 
+def _exps(of: str, after=None) -> str:
+    return _softmax_source(f"exps = np.exp({of})", after or _DIVIDE)
+
+
+_DOWN = "scores - scores.max(axis=-1, keepdims=True)"
 _DIVIDE = "return exps / exps.sum(axis=-1, keepdims=True)"
 
 SOFTMAX = Exercise(
@@ -147,53 +131,53 @@ weight 0; every row has a score that is finite.""",
         "scores.max(axis=-1, keepdims=True) has the shape (t, 1): it subtracts row by row.",
     ),
     stub=_softmax_source("exps = ...", "return ..."),
-    solution=_softmax_source("exps = np.exp(scores - scores.max(axis=-1, keepdims=True))", _DIVIDE),
-    judge=_check_softmax,
+    solution=_exps(_DOWN),
+    answer=_Weights("weights"),
+    cases=tuple(  # each finds a mistake that those before let pass
+        (np.array(scores, dtype=kind), f"{scores} in {kind}")
+        for scores, kind in (
+            ([1.0, 2.0, 0.0], "float64"),
+            ([[0.0, 1.0], [2.0, 0.0], [3.0, 3.0]], "float64"),
+            ([[1.0, 3.0, 0.0]], "float64"),
+            ([[2.0], [5.0]], "float64"),
+            ([0.0, -math.inf, 1.0], "float64"),
+            ([-math.inf, 3.0, -math.inf], "float32"),
+            ([100.0, 99.0, 0.0], "float32"),
+            ([-200.0, -201.0], "float32"),
+            ([200.0, 0.0, 0.0], "float32"),
+            ([[0.0, 1.0], [-1000.0, -1001.0]], "float32"),
+            ([12.0, 11.0, 0.0], "float16"),
+            ([0.0, -25.0, -100.0, -700.0], "float64"),
+            ([-2e9, -math.inf, -2e9 - 1], "float64"),
+        )
+    ),
+    right="no overflow, no 0 / 0, every row for itself",
+    otherwise="compare with exp(score - max) / sum, worked out by hand",
+    rule=_softmax_rule,
     wrong={
-        "max not subtracted": _softmax_source("exps = np.exp(scores)", _DIVIDE),
-        "one max for all rows": _softmax_source("exps = np.exp(scores - scores.max())", _DIVIDE),
-        "mean subtracted": _softmax_source(
-            "exps = np.exp(scores - np.where(np.isfinite(scores), scores, 0)"
-            ".mean(axis=-1, keepdims=True))", _DIVIDE,
-        ),
-        "absolute max": _softmax_source(
-            "finite = np.where(np.isfinite(scores), scores, 0)",
-            "exps = np.exp(scores - np.abs(finite).max(axis=-1, keepdims=True))", _DIVIDE,
-        ),
-        "absolute max of a masked row": _softmax_source(
-            "exps = np.exp(scores - np.abs(scores).max(axis=-1, keepdims=True))", _DIVIDE
-        ),
-        "nan replaced": _softmax_source(
-            "exps = np.exp(scores)", "return np.nan_to_num(exps / exps.sum(axis=-1, keepdims=True))"
-        ),
-        "something added to the sum": _softmax_source(
-            "exps = np.exp(scores - scores.max(axis=-1, keepdims=True))",
-            "return exps / (exps.sum(axis=-1, keepdims=True) + 1e-3)",
-        ),
-        "over the columns": _softmax_source(
-            "exps = np.exp(scores - scores.max(axis=0))", "return exps / exps.sum(axis=0)"
-        ),
-        "one sum for all rows": _softmax_source(
-            "exps = np.exp(scores - scores.max(axis=-1, keepdims=True))", "return exps / exps.sum()"
-        ),
-        "clipped below": _softmax_source(
-            "exps = np.exp(np.maximum(scores - scores.max(axis=-1, keepdims=True), -20))", _DIVIDE
-        ),
-        "something small added to the sum": _softmax_source(
-            "exps = np.exp(scores - scores.max(axis=-1, keepdims=True))",
-            "return exps / (exps.sum(axis=-1, keepdims=True) + 1e-6)",
-        ),
-        "axes of one dropped": _softmax_source(
-            "exps = np.exp(scores - scores.max(axis=-1, keepdims=True))", f"{_DIVIDE}.squeeze()"
-        ),
-        "clipped": _softmax_source("exps = np.exp(np.clip(scores, -80, 80))", _DIVIDE),
-        "not normalised": _softmax_source(
-            "return np.exp(scores - scores.max(axis=-1, keepdims=True))"
-        ),
-        "in place": _softmax_source(
+        _OVERFLOW: _exps("scores"),
+        _ROW: _exps("scores - scores.max()"),
+        _STILL: _exps("scores - np.where(np.isfinite(scores), scores, 0).mean(axis=-1, keepdims=True)"),
+        _ZEROS: _exps("scores - abs(np.where(np.isfinite(scores), scores, 0)).max(axis=-1, keepdims=True)"),
+        _SPOILS: _exps("scores - np.abs(scores).max(axis=-1, keepdims=True)"),
+        _HIDDEN: _exps("scores", "return np.nan_to_num(exps / exps.sum(axis=-1, keepdims=True))"),
+        _CLOSE: _exps(_DOWN, "return exps / (exps.sum(axis=-1, keepdims=True) + 1e-3)"),
+        "close, but further off than rounding: is something small added to the sum?":
+            _exps(_DOWN, "return exps / (exps.sum(axis=-1, keepdims=True) + 1e-6)"),
+        _COLUMNS: _exps("scores - scores.max(axis=0)", "return exps / exps.sum(axis=0)"),
+        _WHOLE: _exps(_DOWN, "return exps / exps.sum()"),
+        _MASKED: _exps(f"np.maximum({_DOWN}, -20)"),
+        "a score of minus infinity gets weight 0: do not clip the scores. Clipping changes the result, "
+        "subtracting does not": _exps("np.clip(scores, -80, None)"),
+        _SHAPE: _exps(_DOWN, f"{_DIVIDE}.squeeze()"),
+        "the exps are not divided by their sum: weights sum to 1": _exps(_DOWN, "return exps"),
+        "the exps are not divided by their sum: weights sum to 1. And large exps overflow":
+            _exps("scores", "return exps"),
+        "the scores themselves are normalised: exp is missing":
+            _softmax_source("return scores / scores.sum(axis=-1, keepdims=True)"),
+        "the call changes `scores`": _softmax_source(
             "scores -= scores.max(axis=-1, keepdims=True)", "exps = np.exp(scores)", _DIVIDE
         ),
-        "no exp": _softmax_source("return scores / scores.sum(axis=-1, keepdims=True)"),
     },
 )  # fmt: skip
 

@@ -19,6 +19,10 @@ class Whole:
     def __init__(self, what: str, tells: str = "") -> None:
         self.what, self.tells = what, tells
 
+    def of(self, *case):
+        """Return what reads the result of this case, where it depends on the case what is right."""
+        return self
+
     def read(self, result) -> int | str:
         """Return the number, or say what is wrong with the result."""
         return why_not_whole(result, self.what) if whole(result) is None else whole(result)
