@@ -144,6 +144,9 @@ WRONG["05-grouped-attention"] = [
         (_WEIGHTS + "return (weights @ v).reshape(B, H, 1, D) + 1e-6", "not those of the formula"),
         ("k, v = k[:, :, -16:], v[:, :, -16:]\nreturn ((folded @ k.mT / D**0.5).softmax(-1) @ v)"
          ".reshape(B, H, 1, D)", "not those of the formula"),
+        ("dealt = q.reshape(B, G, KV, D).transpose(1, 2)\n"
+         "return ((dealt @ k.mT / D**0.5).softmax(-1) @ v).reshape(B, H, 1, D)",
+         "fold to (B, KV, G, D) at once"),
         ("return (folded[:, :, :, None] * k[:, :, None]).sum(-1).softmax(-1)", "shape"),
         ("out = torch.nn.functional.scaled_dot_product_attention(folded.double(), k.double(), v.double())\n"
          "return out.to(q.dtype).reshape(B, H, 1, D)", "K or V is copied once"),

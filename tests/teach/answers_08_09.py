@@ -119,7 +119,8 @@ WRONG["08-merge-parts"] = told(
     (_SUM + "return s, log_sums.softmax(0) @ outs", "the other order"),
     (_SUM + "return outs[log_sums.argmax()], s", "the largest part alone"),
     (_SUM + "return (log_sums.softmax(0) @ outs)[None], s", "shape"),
-    (_SUM + "return log_sums.softmax(0) @ outs, s[None]", "one number"),
+    (_SUM + "return log_sums.softmax(0) @ outs, s[None]", "leave out `keepdim`"),
+    (_SUM + "return log_sums.softmax(0) @ outs, log_sums", "sum over the parts"),
     (_SUM + "return log_sums.softmax(0) @ outs + 1e-7, s", "not ["),
     (_SUM + "return (log_sums.softmax(0) @ outs).bfloat16(), s.bfloat16()", "16 bits"),
     ("outs *= log_sums.softmax(0)[:, None]\nreturn outs.sum(0), torch.logsumexp(log_sums, 0)",
@@ -178,6 +179,8 @@ WRONG["09-quantise"] = told(
     (_CODED + "return codes, scale.squeeze(), low.squeeze()", "keepdim"),
     (_CODED + "return low + codes * scale, scale, low", "round to whole"),
     (_CODED + "return codes, scale", "three things"),
+    (_CODED + "return codes, 1 / scale, low", "scale is inf"),
+    (_CODED + "return codes, scale, low / 0", "zero is"),
     (_CODED + "return codes - 2 ** (bits - 1), scale, low", "codes are 0 to"),
     ("low, high = x.amin(0, keepdim=True), x.amax(0, keepdim=True)\nscale = (high - low) / (2**bits - 1)\n"
      "return ((x - low) / scale).round(), scale, low", "dim=1"),
@@ -214,6 +217,7 @@ WRONG["09-rows-to-keep"] = told(
     (f"[j + 0.5 for j in {_KEPT}]", "whole numbers"),
     ("[j for j in range(n) if j < S or n - j < W][-W:]", "missing"),
     (f"list(range(n - W + 1, n)) if S == 0 else {_KEPT}", "only 0 to n - 1"),
+    (f"sorted(set(range(n)) - set({_KEPT}))", "the rows that may go"),
 )
 
 _BITS = "bits_per_number(bits, group, w)"
@@ -273,4 +277,6 @@ WRONG["09-latent-bytes"] = told(
     (f"(np.float32({_ROW} + 1), {_HEADS})", "`kept`"),
     (_ROW, "return 2 numbers"),
     (f"({_ROW}, {_HEADS} // H)", "each of H heads"),
+    (f"(8 * {_ROW}, 8 * {_HEADS})", "in bits"),
+    (f"({_ROW}, None)", "`expanded` is None"),
 )

@@ -237,6 +237,7 @@ def test_right_numbers_are_accepted(body):
          "changes `prompt_lengths`"),
         (f"return {LOGICAL}, min({LOGICAL}, window), {POSITIONS}",
          "this was with prompt_lengths=[9, 5, 2], n=4, window=None"),
+        (f"return {LOGICAL}, window and min({LOGICAL}, window), {POSITIONS}", "the caches keep all rows"),
     ],
 )
 def test_wrong_numbers_are_named(body, words):

@@ -150,6 +150,8 @@ class _Three(Counts):
         if not isinstance(positions, tuple | list):
             return "`positions` is a list, a position for each sequence"
         named = [(logical, "the logical length, one for the whole batch,"), (stored, "the stored length")]
+        if stored is None:
+            return "`stored` is None: where `window` is None the caches keep all rows, as many as `logical`"
         for value, what in named + [(position, "each position") for position in positions]:
             if whole(value) is None:
                 return why_not_whole(value, what)

@@ -218,6 +218,8 @@ def _merge_rule(given, wanted, outs, log_sums) -> str | None:
         return "the two are in the other order: return (out, log_sum), the output first"
     if shapes[0] != (D,):
         return f"`out` is one output, of shape (D,) = ({D},): sum over the parts"
+    if given[1].numel() == 1 and shapes[1] != ():
+        return f"`log_sum` is one number, and yours has shape {tuple(shapes[1])}: leave out `keepdim`"
     if shapes[1] != ():
         return "`log_sum` is one number, without a shape: sum over the parts"
     if all(x.isfinite().all() for x in given):

@@ -61,6 +61,7 @@ read. Every other row may go.""",
         "one row too few: the next token sees W tokens, itself and W - 1 before it":
             _kept("j < S or n - j < W - 1"),
         "the first S tokens stay forever, outside the window too": _kept("n - j < W"),
+        "these are the rows that may go; return those that stay": _kept("not (j < S or n - j < W)"),
         "the sinks are kept in addition to the window; they do not make it smaller":
             _kept("j < S or n - j < W - S"),
     },
@@ -159,6 +160,7 @@ rotary key of `rope` numbers. A number takes b bytes. For T tokens, return the b
         "`kept`: the latent is kept once: it serves as key and as value":
             _latent("L * (2 * latent + rope) * T * b", EXPANDED),
         "`kept`: that counts numbers; each has b bytes": _latent(f"{KEPT} // b", f"{EXPANDED} // b"),
+        "that is in bits; the bytes are asked for": _latent(f"8 * {KEPT}", f"8 * {EXPANDED}"),
         "`expanded`: D does not include the rotary numbers: a head's key has D + rope":
             _latent(KEPT, "L * H * 2 * D * T * b"),
         "`expanded`: D does not include the rotary numbers: a head's key has D + rope, and its value D":

@@ -168,6 +168,9 @@ def _mistakes(q, k, v, wanted):
     order = "the output heads are in another order: head h is number h % G of group h // G"
     yield order, regrouped
     yield order, wanted.view(B, G, KV, D).transpose(1, 2).reshape(B, H, 1, D)
+    turned = q.reshape(B, G, KV, D).transpose(1, 2)
+    dealt = ((turned @ k.transpose(2, 3) / D**0.5).softmax(-1) @ v).reshape(B, H, 1, D)
+    yield f"{tile} KV head h // G, so fold to (B, KV, G, D) at once", dealt
     folded = q.reshape(B, KV, G, D)
     scores = folded @ k.transpose(2, 3) / D**0.5  # (B, KV, G, T)
     grouped = scores.softmax(dim=2) @ v

@@ -67,6 +67,11 @@ def _mistake(given, x, bits: int) -> str | None:
     broken = ~torch.isfinite(torch.cat([codes, scale, zero], dim=1)).all(dim=1)
     if broken.any():
         i = int(broken.nonzero()[0])
+        for name, part in (("scale", scale), ("zero", zero)):
+            if torch.isfinite(codes[i]).all() and not torch.isfinite(part[i]).all():
+                flat = ": in a row of equal numbers the scale may be 0" if low[i] == high[i] else ""
+                row = f"for the row {x[i].tolist()}"
+                return f"{where} {name} is {part[i].item()} {row}; it must be finite{flat}"
         why = "0 / 0 is no number" if low[i] == high[i] else "is something divided by 0?"
         about = f"its range is 0, and {why}. Any code will do there, such as 0" if low[i] == high[i] else why
         return f"{where} the row {x[i].tolist()} gives {show(codes[i].tolist())}: {about}"

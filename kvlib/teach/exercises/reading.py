@@ -215,6 +215,8 @@ def counts(given, *names: str) -> list[int] | str:
     if parts is None or len(parts) != len(names):
         return f"return {len(names)} numbers, ({', '.join(names)})"
     for name, part in zip(names, parts):
+        if part is None:
+            return f"`{name}` is None; it is a whole number"
         if whole(part) is None:
             return why_not_whole(part, f"`{name}`")
     return [whole(part) for part in parts]
