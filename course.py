@@ -292,7 +292,8 @@ def announce_download(cpu, folder, chosen):
 def small_torch(pip, must):
     """Let pip take PyTorch without CUDA from its own index; return whether it could, or it must."""
     setup_log().unlink(missing_ok=True)
-    status = run(pip + [torch_requirement(), "--index-url", CPU_INDEX])
+    # Five retries for each of a dozen packages would take minutes where the index cannot be reached.
+    status = run(pip + [torch_requirement(), "--index-url", CPU_INDEX, "--retries", "2"])
     if must:
         finish_pip(status, None)
     if status:
@@ -533,18 +534,18 @@ def trust(copies):
 
 
 def check_port(options):
-    """Refuse a port that another program holds, before anything long begins."""
-    match = re.search(r"(?:^|\s)--(?:ServerApp\.)?port[= ](\d+)", " ".join(options))
+    """Refuse a port that there is not, or that another program holds, before anything long begins."""
+    match = re.search(r"(?:^|\s)--(?:ServerApp\.)?port(?:[= ](\S*)|$)", " ".join(options))
     if not match:
         return  # JupyterLab finds a free one by itself
-    port = int(match.group(1))
-    if port > 65535:
-        raise Stop(f"There is no port {port}: choose one from 1024 to 65535.")
+    port = match.group(1) or ""
+    if not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535:
+        raise Stop(f"There is no port '{port:.20}': choose one from 1024 to 65535.")
     with socket.socket() as probe:
         if os.name != "nt":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", int(port)))
         except OSError:
             raise Stop(
                 f"Port {port} is taken or not allowed: end the program that holds it, or choose "
@@ -554,8 +555,10 @@ def check_port(options):
 
 def test(options, cpu, folder):
     """Run every test, or what pytest's options choose."""
-    set_up(tools=True, cpu=cpu, folder=folder)
     everywhere = "--processors" in options
+    if everywhere and platform.machine() not in ("x86_64", "AMD64"):
+        raise Stop("--processors sets how an x86-64 processor rounds, and this one is of another kind.")
+    set_up(tools=True, cpu=cpu, folder=folder)
     options = [option for option in options if option != "--processors"]
     fetch_model(folder, required=everywhere or bool(os.environ.get("CI")))
     workers = str(min(4, os.cpu_count() or 1))
@@ -590,7 +593,7 @@ def build(options, cpu, folder):
 
 def pack(options, cpu, folder):
     """Fill a folder from which --from sets up the course with no network."""
-    if len(options) != 1 or options[0].startswith("-"):
+    if len(options) != 1 or options[0][:1] in ("", "-"):
         raise Stop("Name the folder to fill: python course.py pack FOLDER")
     target = Path(options[0]).absolute()
     try:
@@ -640,11 +643,15 @@ def split_options(arguments):
     while arguments:
         argument = arguments.pop(0)
         if argument in ("--cpu", "--cuda"):
+            if cpu not in (None, argument == "--cpu"):
+                raise Stop("Give --cpu or --cuda, not both.")
             cpu = argument == "--cpu"
         elif argument == "--from" or argument.startswith("--from="):
             folder = argument[len("--from=") :] or (arguments.pop(0) if arguments else "")
             if not folder:
                 raise Stop("--from needs a folder: python course.py lab --from FOLDER")
+        elif re.match("--(cpu|cuda|processor)", argument) and argument != "--processors":
+            raise Stop(f"There is no option {argument}: write --cpu, --cuda or --processors.")
         else:
             rest.append(argument)
     if folder is not None:
@@ -658,9 +665,13 @@ def split_options(arguments):
 
 def main(arguments):
     """Run one command and return the exit status."""
-    if not arguments or arguments[0] not in COMMANDS:
+    asked = {"-h", "--help"} & set(arguments if arguments[:1] == ["lab"] else arguments[:1])
+    asked = asked or arguments[:1] == ["help"]
+    if asked or not arguments or arguments[0] not in COMMANDS:
+        if arguments and not asked:
+            print(f"There is no command {arguments[0]}.\n")
         print(__doc__.strip())
-        return 0 if arguments and arguments[0] in ("-h", "--help", "help") else 2
+        return 0 if asked else 2
     problem = python_problem(
         sys.version_info, sys.platform, platform.machine(), 8 * struct.calcsize("P")
     )

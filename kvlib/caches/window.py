@@ -58,7 +58,7 @@ class SlidingWindowKVCache(Cache):
     def update(self, k_new: Tensor, v_new: Tensor) -> tuple[Tensor, Tensor]:
         """Append `k_new`, `v_new` (B, KV, t, D); return the rows in sight, (B, KV, T, D).
 
-        T is at most sinks + window - 1 + t.
+        T is at most sinks + window - 1 + t. Do not write to the rows: they are what the cache holds.
         """
         new = self._checked(k_new, v_new)
         was, num_new = self._held, k_new.shape[2]

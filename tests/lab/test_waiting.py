@@ -37,6 +37,12 @@ def test_the_bar_counts_and_goes(shown):
     assert shown[-1] == {"text/html": ""}
 
 
+def test_a_bar_of_nothing_is_well_formed_and_its_label_escaped(shown):
+    assert list(progress_bar([], 'Reading "<x>"')) == []
+    bar = '<progress aria-label="Reading &quot;&lt;x&gt;&quot;" value="0" max="1"></progress>'
+    assert bar in shown[0]["text/html"]
+
+
 def test_a_stream_of_unknown_length_shows_what_is_done(shown):
     assert list(progress_bar(iter("ab"), "Writing")) == ["a", "b"]
     assert shown[1]["text/plain"] == "Writing: 1" and "max=" not in shown[1]["text/html"]

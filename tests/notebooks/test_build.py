@@ -142,6 +142,8 @@ def test_readable_ids_stay_and_random_ones_are_replaced():
 
 
 def test_measurements_depend_on_the_code_that_measures_and_draws(tmp_path, monkeypatch):
+    draw = ("curves.py", "label.py", "layout.py", "measuring.py", "picture.py", "smaller_run.py", "style.py")
+    assert {path.name for path in (build.ROOT / "kvlib/lab").iterdir()} >= build.DRAWS
     monkeypatch.setattr(build, "ROOT", tmp_path)
     cells = [nbformat.v4.new_markdown_cell("Read."), nbformat.v4.new_code_cell("1")]
     notebook = nbformat.v4.new_notebook(cells=cells)
@@ -153,8 +155,8 @@ def test_measurements_depend_on_the_code_that_measures_and_draws(tmp_path, monke
 
     stamps = [stamp_with("requirements.txt", "torch")]
     sources = (
-        "kvlib/timing.py", "kvlib/caches/a.py", "kvlib/native/step.c", "kvlib/lab/style.py",
-        "kvlib/lab/live_picture.py", "requirements.txt",
+        *(f"kvlib/lab/{name}" for name in (*draw, "live_picture.py", "live_step.py")),
+        "kvlib/timing.py", "kvlib/caches/a.py", "kvlib/native/step.c", "requirements.txt",
     )  # fmt: skip
     stamps += [stamp_with(name, f"{name}\n") for name in sources]
     cells[1].source = "2"
@@ -166,3 +168,5 @@ def test_measurements_depend_on_the_code_that_measures_and_draws(tmp_path, monke
         assert stamp_with(words, "x") == stamps[-1], words
     (tmp_path / "kvlib/timing.py").write_bytes(b"kvlib/timing.py\r\n")  # a checkout on Windows
     assert build.sources_hash(notebook) == stamps[-1]
+    (tmp_path / "kvlib/timing.py").rename(tmp_path / "kvlib/timings.py")
+    assert build.sources_hash(notebook) != stamps[-1]

@@ -167,13 +167,22 @@ def test_linux_takes_cuda_where_the_driver_is_unless_told(
     course.set_up(cpu=asked)
     installs = [line for line in programs if "pip install" in line]
     assert [course.CPU_INDEX in line for line in installs] == [True, False][not small :]
-    assert not small or "torch==" in installs[0]
+    assert not small or "torch==" in installs[0] and "--retries 2" in installs[0]
     programs.clear()
     linux.unlink(missing_ok=True) if driver else linux.touch()
     course.set_up()  # the choice stays, whatever is found later
     assert programs == []
     course.set_up(cpu=not small)  # until another one is made
     assert any(" -m venv" in line for line in programs)
+
+
+def test_each_file_of_a_driver_means_a_driver(course, monkeypatch):
+    assert len(course.NVIDIA) == 3
+    for only in course.NVIDIA:
+        monkeypatch.setattr(course.os.path, "exists", lambda path, only=only: path == only)
+        assert course.nvidia_driver(), only
+    monkeypatch.setattr(course.os.path, "exists", lambda path: False)
+    assert not course.nvidia_driver()
 
 
 def test_elsewhere_there_is_one_pytorch(course, programs, monkeypatch):
@@ -302,6 +311,37 @@ def test_port_taken(course, programs, capsys):
     assert programs == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("lab --port abc", "There is no port 'abc'"),
+        ("lab --port=-1", "There is no port '-1'"),
+        ("lab --ServerApp.port=70000", "There is no port '70000'"),
+        ("lab --no-browser --port", "There is no port ''"),
+        ("lab --port=" + "9" * 5000, "There is no port"),
+        ("test --processor", "There is no option --processor:"),
+        ("test --processors=2", "There is no option --processors=2:"),
+        ("lab --cpu=1", "There is no option --cpu=1:"),
+        ("lab --cpu --cuda", "not both"),
+        ("pack ", "Name the folder"),
+    ],
+)
+def test_a_slip_is_refused_before_anything_is_set_up(course, programs, capsys, arguments, words):
+    assert words in failing(course, capsys, *arguments.split(" "))
+    assert programs == [] and not course.VENV.exists()
+
+
+@pytest.mark.parametrize("arguments", ["lab --help", "lab --no-browser -h"])
+def test_help_is_shown_before_anything_is_set_up(course, programs, capsys, arguments):
+    assert course.main(arguments.split()) == 0
+    assert "python course.py lab" in capsys.readouterr().out and programs == []
+
+
+def test_options_that_begin_like_a_port_are_passed_on(course, programs):
+    (course.ROOT / course.LESSONS).mkdir()
+    assert course.main(["lab", "--port-retries=5", "--ServerApp.port_retries", "5"]) == 0
+
+
 def test_without_the_model_the_lab_starts_and_ci_stops(course, programs, capsys, monkeypatch):
     (course.ROOT / course.LESSONS).mkdir()
     programs.status = {"model_file.py": 1}
@@ -366,9 +406,23 @@ def test_test_passes_options_to_pytest(course, programs):
     assert "'pytest'" in programs[-1] and programs[-1].endswith("'tests/unit', '-x']")
 
 
+def test_processors_stops_where_the_settings_do_not_act(course, programs, capsys, monkeypatch):
+    monkeypatch.setattr(course.platform, "machine", lambda: "aarch64")
+    assert "x86-64" in failing(course, capsys, "test", "--processors")
+    assert programs == []
+
+
+def test_old_processors_have_none_of_the_later_ones_instructions(course):
+    later = ["X86_V3", "X86_V4", "AVX512_ICL", "AVX512_SPR"]
+    off = [settings.get(course.NUMPY, "").split() for settings in course.PROCESSORS.values()]
+    assert off == [[], later[1:], later, later]
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "AMD64"])
 def test_processors_runs_the_lessons_once_for_each_and_reports_those_that_differ(
-    course, programs, capsys
+    course, programs, capsys, monkeypatch, machine
 ):
+    monkeypatch.setattr(course.platform, "machine", lambda: machine)
     assert course.main(["test", "--processors"]) == 0
     runs = [line for line in programs if " pytest " in line]
     assert len(runs) == 2 * len(course.PROCESSORS) and all(line.endswith("notebooks") for line in runs)
@@ -399,7 +453,15 @@ def test_pack_needs_a_folder(course, programs, capsys):
 def test_no_command_shows_the_usage(course, capsys):
     assert course.main([]) == 2
     assert course.main(["--help"]) == 0
-    assert "python course.py lab" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "python course.py lab" in said and "There is no command" not in said
+
+
+@pytest.mark.parametrize("arguments", [["Lab"], ["--cpu", "lab"]])
+def test_an_unknown_command_is_named_above_the_usage(course, capsys, arguments):
+    assert course.main(arguments) == 2
+    first, *usage = capsys.readouterr().out.splitlines()
+    assert first == f"There is no command {arguments[0]}." and "python course.py lab" in "".join(usage)
 
 
 def test_run_returns_the_status_and_hides_other_pythons(course, monkeypatch):

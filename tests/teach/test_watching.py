@@ -139,10 +139,11 @@ def test_a_count_that_a_short_float_rounds_is_named():
     assert rounded(np.float32(7), 8) is None and rounded(7, 8) is None and rounded(7.0, 7) is None
 
 
+@pytest.mark.filterwarnings("error")
 def test_arrays_of_every_make_are_read_and_texts_are_not():
     for value in ([1, 2], (1.0, 2.0), np.float16([1, 2]), torch.tensor([1, 2], dtype=torch.bfloat16)):
         assert array(value).tolist() == [1, 2] and array(value).dtype == np.float64
-    for value in (["1", "2"], None, object(), [True, False], [1j], [[1], [1, 2]], {}):
+    for value in (["1", "2"], None, object(), [True, False], [1j], torch.tensor([1j]), [[1], [1, 2]], {}):
         assert array(value) is None
     assert precision(np.float32(1))[0] == precision(torch.ones(1))[0] == 2**-23
     assert precision([1.0])[0] == precision(np.ones(1))[0] == 2**-52

@@ -146,7 +146,8 @@ def array(value) -> np.ndarray | None:
     """Return an answer's numbers in float64: arrays, tensors, lists of numbers; None for anything else."""
     try:
         if hasattr(value, "detach"):
-            value = value.detach().cpu().double().numpy()
+            value = value.detach().cpu()
+            value = (value if value.is_complex() else value.double()).numpy()
         made = np.asarray(value)
         return made.astype(np.float64) if made.dtype.kind in "fiu" else None
     except (TypeError, ValueError, RuntimeError):
