@@ -124,7 +124,6 @@ class Exercise:
             except Exception:  # an error that cannot even be printed
                 return not_yet(f"your code raised {type(error).__name__}")
 
-
     def _judged(self, candidate) -> Verdict:
         if self.judge is not None:
             return self.judge(candidate)
@@ -139,6 +138,20 @@ def define(name: str, source: str, filename: str = "<cell>"):
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     exec(compile(source, filename, "exec"), namespace)
     return namespace[name]
+
+
+def cell(head: str, *lines: str) -> str:
+    """Write a cell: what opens it, down to the line that ends in a colon, and the lines indented below."""
+    return "\n    ".join([head, *lines]) + "\n"
+
+
+def by_part(make: Callable[..., str], mistakes: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Return a `wrong` from {part of the answer: {source: words}}; `make(part=source)` writes a cell."""
+    return {
+        f"`{part}`: {words}": make(**{part: source})
+        for part, sources in mistakes.items()
+        for source, words in sources.items()
+    }
 
 
 @contextmanager

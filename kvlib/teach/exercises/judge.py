@@ -8,7 +8,6 @@ writes down what a mistake's numbers look like.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -26,22 +25,22 @@ def judge(exercise, candidate) -> Verdict:
         case, about = case[: len(names)], case[len(names) :]
         result, right = candidate(*copy.deepcopy(case)), solve(*copy.deepcopy(case))
         answer = exercise.answer.of(*case)
-        tried = f"for {about[0]}," if about else f"with {exercise.told(case)}"
         given, wanted = answer.read(result), answer.read(right)
         seen.append((case, given))
         unread = isinstance(given, str)  # it says then why
         ways = [way for way in ways if not unread and answer.same(given, way(wanted))]
-        if not ways:
-            later = cases[number + 1 :]
-            words = None if unread else answer.short(result, wanted)
-            words = words or _named(replace(exercise, answer=answer), seen, wanted, candidate, later)
-            if words is not given:
-                words = words.format(**dict(zip(names, case)), wanted=wanted, given=given)
-            return not_yet(f"{words}; {tried} {answer.tell(result, wanted)}")
+        if ways:
+            continue
+        words = None if unread else answer.short(result, wanted)
+        words = words or _named(exercise, answer, seen, wanted, candidate, cases[number + 1 :])
+        if words is not given:
+            words = words.format(**dict(zip(names, case)), wanted=wanted, given=given)
+        tried = f"for {about[0]}," if about else f"with {exercise.told(case)}"
+        return not_yet(f"{words}; {tried} {answer.tell(result, wanted)}")
     return correct(exercise.right)
 
 
-def _named(exercise, seen: list, wanted, candidate, later) -> str:
+def _named(exercise, answer, seen: list, wanted, candidate, later) -> str:
     """Return the words of the known mistake that gives the same; `seen` are the cases and what was given.
 
     Best on all cases so far, else on the last; else, of several numbers, in the first that is wrong. Where
@@ -49,22 +48,22 @@ def _named(exercise, seen: list, wanted, candidate, later) -> str:
     """
     case, given = seen[-1]
 
-    def same(a, b, near=exercise.answer.same) -> bool:
+    def same(a, b, near=answer.same) -> bool:
         return a == b if isinstance(a, str) or isinstance(b, str) else near(a, b)
 
     def like(made, given) -> bool:
-        return same(made, given, exercise.answer.like)
+        return same(made, given, answer.like)
 
     known = [(words, define(exercise.name, source, "<mistake>")) for words, source in exercise.wrong.items()]
-    results = [(words, [_run(exercise.answer, wrong, c) for c, _ in seen]) for words, wrong in known]
+    results = [(words, [_run(answer, wrong, c) for c, _ in seen]) for words, wrong in known]
     for some in (seen, seen[-1:]):
         found = [
             pair for pair, (_, made) in zip(known, results)
             if all(like(m, g) for m, (_, g) in zip(made[-len(some) :], some)) and not same(made[-1], wanted)
         ]  # fmt: skip
         for another in (c[: len(case)] for c in later if len(found) > 1):
-            gives = _run(exercise.answer, candidate, another)
-            found = [pair for pair in found if like(_run(exercise.answer, pair[1], another), gives)] or found
+            gives = _run(answer, candidate, another)
+            found = [pair for pair in found if like(_run(answer, pair[1], another), gives)] or found
         if found:
             return found[0][0]
     if isinstance(given, str):

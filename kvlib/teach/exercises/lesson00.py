@@ -1,7 +1,7 @@
 """The exercises of lesson 00: the shapes of a decode step, and what a device can hold."""
 
-from kvlib.teach.exercises.contract import Exercise, show
-from kvlib.teach.exercises.reading import Whole
+from kvlib.teach.exercises.contract import Exercise, by_part, show
+from kvlib.teach.exercises.reading import Answer, Whole
 from kvlib.teach.exercises.watching import whole
 
 _OFF_BY_ONE = "T already counts the new token, so the key axis is T long"
@@ -40,7 +40,7 @@ _MISTAKES = {
 }  # fmt: skip
 
 
-class _Shapes(Whole):
+class _Shapes(Answer):
     """A dict of the four shapes, which are read in this order."""
 
     def read(self, result) -> list[tuple[int, ...]] | str:
@@ -124,11 +124,7 @@ Give the shape of each tensor as a tuple, in the layout (batch, heads, rows, col
         f"`{name}`: say in words what each axis counts, then count again" for name in _MISTAKES
     ),
     rule=_shapes_rule,
-    wrong={
-        f"`{name}`: {words}": _shapes_source(**{name: shape})
-        for name, shapes in _MISTAKES.items()
-        for shape, words in shapes.items()
-    },
+    wrong=by_part(_shapes_source, _MISTAKES),
 )
 
 

@@ -1,6 +1,6 @@
 """The exercises of lesson 01: counting projections, an edited prompt, a loop with a cache."""
 
-from kvlib.teach.exercises.contract import Exercise
+from kvlib.teach.exercises.contract import Exercise, by_part, cell
 from kvlib.teach.exercises.feeding import LOOP
 from kvlib.teach.exercises.reading import Counts, Whole
 from kvlib.teach.exercises.watching import number, whole, why_not_whole
@@ -115,11 +115,7 @@ as one):
         for name in _NUMBERS
     ),
     rule=_fraction,
-    wrong={
-        f"`{name}`: {words}": _counts_source(**{name: line})
-        for name, lines in _MISTAKES.items()
-        for line, words in lines.items()
-    },
+    wrong=by_part(_counts_source, _MISTAKES),
 )
 
 
@@ -146,8 +142,7 @@ _SHORTER = "return min(len(tokens_a), len(tokens_b))"
 
 
 def _edit(*lines: str) -> str:
-    body = "".join(f"    {line}\n" for line in lines)
-    return f"def first_changed_position(tokens_a, tokens_b):\n{body}"
+    return cell("def first_changed_position(tokens_a, tokens_b):", *lines)
 
 
 def _walked(found="return position", end=_SHORTER) -> str:

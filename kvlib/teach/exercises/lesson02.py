@@ -7,12 +7,12 @@ import numpy as np
 
 from kvlib.memory import MODELS
 from kvlib.teach.exercises.attending import STEP, apart
-from kvlib.teach.exercises.contract import Exercise, show
-from kvlib.teach.exercises.reading import Whole
+from kvlib.teach.exercises.contract import Exercise, cell, show
+from kvlib.teach.exercises.reading import Answer
 from kvlib.teach.exercises.watching import array, number, precision
 
 
-class _Weights(Whole):
+class _Weights(Answer):
     """Weights of some scores, right but for rounding: a log-sum-exp rounds at the size of the scores."""
 
     largest = 0.0
@@ -35,9 +35,6 @@ class _Weights(Whole):
         (x, eps, _), (y, other, _) = made, given
         near = max(1e-9, 16 * eps, 16 * other)
         return x.shape == y.shape and np.allclose(x, y, rtol=near, atol=1e-300, equal_nan=True)
-
-    def short(self, result, wanted) -> None:
-        return None
 
     def write(self, result, wanted) -> str:
         weights = array(result)
@@ -102,8 +99,7 @@ def _softmax_rule(given, wanted, scores) -> str | None:
 
 
 def _softmax_source(*lines: str) -> str:
-    body = "\n".join(f"    {line}" for line in lines)
-    return f"import numpy as np\n\n\ndef stable_softmax(scores):\n{body}\n"
+    return cell("import numpy as np\n\n\ndef stable_softmax(scores):", *lines)
 
 
 def _exps(of: str, after=None) -> str:
@@ -200,7 +196,7 @@ def _crossing_source(
 """
 
 
-class _Tokens(Whole):
+class _Tokens(Answer):
     """A number of tokens and the precision it is in, exact or rounded, in one way for all models."""
 
     ways = tuple(lambda right, way=way: (way(right[0]), right[1]) for way in (float, floor, ceil, round))
@@ -216,9 +212,6 @@ class _Tokens(Whole):
 
     def like(self, made, given) -> bool:
         return abs(made[0] - given[0]) <= (0.51 if made[0] > 100 else 1e-4 * made[0])
-
-    def short(self, result, wanted) -> None:
-        return None
 
     def write(self, result, wanted) -> str:
         tokens = number(result)

@@ -1,6 +1,6 @@
 """The exercises of lesson 03: the learner's own cache, a chunk's mask, three numbers."""
 
-from kvlib.teach.exercises.contract import Exercise
+from kvlib.teach.exercises.contract import Exercise, by_part
 from kvlib.teach.exercises.own_cache import CACHE
 from kvlib.teach.exercises.reading import Bools, Counts
 from kvlib.teach.exercises.watching import whole, why_not_whole
@@ -209,11 +209,7 @@ Return `(logical, stored, positions)`:
         "`positions`: a token's position is its index in its own text, from 0, without the padding",
     ),
     rule=_numbers_rule,
-    wrong={
-        f"`{name}`: {words}": _numbers_source(**{name: line})
-        for name, lines in _MISTAKES.items()
-        for line, words in lines.items()
-    },
+    wrong=by_part(_numbers_source, _MISTAKES),
 )
 
 EXERCISES = (CACHE, MASK, NUMBERS)

@@ -2,14 +2,14 @@
 
 import math
 
-from kvlib.teach.exercises.contract import Exercise
+from kvlib.teach.exercises.contract import Exercise, cell
 from kvlib.teach.exercises.reading import Rounded, Whole
 from kvlib.teach.exercises.watching import why_not_whole
 
 
 def _bytes(*lines: str) -> str:
     head = "def cache_bytes(num_layers, num_heads, num_kv_heads, head_dim, hidden_size,\n"
-    return "\n    ".join([f"{head}                seq_len, batch_size, bits):", *lines]) + "\n"
+    return cell(f"{head}                seq_len, batch_size, bits):", *lines)
 
 
 def _product(size: str = "bits // 8", **changed: str) -> str:
@@ -86,7 +86,7 @@ ONE = "(bytes_per_token * context)"
 
 def _fits(*lines: str) -> str:
     head = "def requests_that_fit(memory_bytes, percent, num_params, bytes_per_param,\n"
-    return "\n    ".join([f"{head}                      bytes_per_token, context):", *lines]) + "\n"
+    return cell(f"{head}                      bytes_per_token, context):", *lines)
 
 
 def _room(room: str = f"{USABLE} - {WEIGHTS}", into: str = f"// {ONE}") -> str:
@@ -183,7 +183,7 @@ HELD = "full * seq_len + windowed * min(seq_len, window)"
 
 def _windows(*lines: str) -> str:
     head = "def windowed_cache_bytes(num_layers, full_every, window, layer_token_bytes, seq_len):"
-    return "\n    ".join([head, *lines]) + "\n"
+    return cell(head, *lines)
 
 
 def _held(held: str, full: str = "num_layers // full_every", size: str = " * layer_token_bytes") -> str:

@@ -1,6 +1,6 @@
 """The exercises of lesson 06: the floor of a decode step, and the batch that turns the weights."""
 
-from kvlib.teach.exercises.contract import Exercise
+from kvlib.teach.exercises.contract import Exercise, cell
 from kvlib.teach.exercises.reading import Real, Rounded
 from kvlib.teach.exercises.token_times import TOKEN_TIMES
 
@@ -11,7 +11,7 @@ SLOWER = "return max(reading, arithmetic)"
 
 def _floor(moved: str = MOVED, *rest: str) -> str:
     head = "def decode_floor(weight_bytes, bytes_per_token, contexts, flops, gb_per_s, tflop_per_s):"
-    return "\n    ".join([head, f"moved = {moved}", *(rest or (*RATES, SLOWER))]) + "\n"
+    return cell(head, f"moved = {moved}", *(rest or (*RATES, SLOWER)))
 
 
 def _gives(result: str) -> str:
@@ -116,7 +116,7 @@ Return the least time of the step, in seconds.""",
 
 def _batch(result: str, *before: str) -> str:
     head = "import math\n\n\ndef compute_bound_batch(tflop_per_s, gb_per_s, bytes_per_element):"
-    return "\n    ".join([head, *before, f"return {result}"]) + "\n"
+    return cell(head, *before, f"return {result}")
 
 
 def _of(result: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlib.teach.exercises.contract import Exercise, Verdict, correct, not_yet
+from kvlib.teach.exercises.contract import Exercise, Verdict, cell, correct, not_yet
 from kvlib.teach.exercises.reading import SIXTEEN, error_allowed, tensor
 from kvlib.teach.exercises.watching import show
 
@@ -122,7 +122,7 @@ def _close(a, b) -> bool:
 
 
 def _source(*lines: str) -> str:
-    return "def quantise(x, bits):  # x (groups, numbers)\n" + "".join(f"    {line}\n" for line in lines)
+    return cell("def quantise(x, bits):  # x (groups, numbers)", *lines)
 
 
 _LOW, _HIGH = "low = x.amin(dim=1, keepdim=True)", "high = x.amax(dim=1, keepdim=True)"

@@ -8,10 +8,10 @@ from numbers import Rational
 from kvlib.teach.exercises.watching import array, number, rounded, show, whole, why_not_whole
 
 
-class Whole:
-    """A result that is one whole number; `what` names it, as in "the number of tokens".
+class Answer:
+    """How a result is read, compared and told; `what` names it, as in "the number of tokens".
 
-    `tells` writes the right number after a wrong one: "{} s".
+    `tells` writes the right result after a wrong one: "{} s". A subclass has `read`, and what differs.
     """
 
     ways = (lambda right: right,)  # a right answer is the right result in one of these ways in all cases
@@ -23,9 +23,9 @@ class Whole:
         """Return what reads the result of this case, where it depends on the case what is right."""
         return self
 
-    def read(self, result) -> int | str:
-        """Return the number, or say what is wrong with the result."""
-        return why_not_whole(result, self.what) if whole(result) is None else whole(result)
+    def read(self, result):
+        """Return the result in the form that is compared, or say in a text what is wrong with it."""
+        raise NotImplementedError
 
     def same(self, given, wanted) -> bool:
         return given == wanted
@@ -36,7 +36,7 @@ class Whole:
 
     def short(self, result, wanted) -> str | None:
         """Say that a float had too few digits for a right answer, or None."""
-        return rounded(result, wanted)
+        return None
 
     def write(self, result, wanted) -> str:
         """Write a wrong result, read or not, for a message."""
@@ -46,6 +46,24 @@ class Whole:
     def tell(self, result, wanted) -> str:
         """Say what a wrong result is."""
         return f"it gives {self.write(result, wanted)}"
+
+
+class Parts(Answer):
+    """A result of several parts with these names, in order."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(", ".join(names))
+        self.names = names
+
+
+class Whole(Answer):
+    """A result that is one whole number."""
+
+    def read(self, result) -> int | str:
+        return why_not_whole(result, self.what) if whole(result) is None else whole(result)
+
+    def short(self, result, wanted) -> str | None:
+        return rounded(result, wanted)
 
 
 class Rounded(Whole):
@@ -67,7 +85,7 @@ class Rounded(Whole):
         return abs(made - given) < 1 + self.off
 
 
-class Real(Whole):
+class Real(Answer):
     """A result that is one number, whole or not; `what` asks for it, "a number of bits"."""
 
     def read(self, result) -> float | str:
@@ -78,15 +96,13 @@ class Real(Whole):
     def same(self, given, wanted) -> bool:
         return math.isclose(given, wanted, rel_tol=1e-6)
 
-    def short(self, result, wanted) -> str | None:
-        return None
 
-
-class Reals(Whole):
+class Reals(Parts):
     """A result of several numbers of `unit`, whole or not, with these names, in order."""
 
     def __init__(self, unit: str, *names: str) -> None:
-        self.unit, self.names = unit, names
+        super().__init__(*names)
+        self.unit = unit
 
     def read(self, result) -> list[float] | str:
         parts = result.tolist() if hasattr(result, "tolist") else result
@@ -107,42 +123,53 @@ class Reals(Whole):
         """Return name, value and right value of the first number that is wrong."""
         return next(part for part in zip(self.names, given, wanted) if not self.same(part[1:2], part[2:]))
 
-    def short(self, result, wanted) -> str | None:
-        return None
-
     def tell(self, result, wanted) -> str:
         if isinstance(given := self.read(result), str):
             return f"it gives {show(result)}"
         return "`{}` is {:.4g} and should be {:.4g}".format(*self.wrong(given, wanted))
 
 
-class Counts(Whole):
-    """A result of several whole numbers with these names, in order."""
-
-    def __init__(self, *names: str) -> None:
-        self.names, self.tells = names, ""
+class Counts(Parts):
+    """A result of several whole numbers with these names, in order: a tuple, a list or an array."""
 
     def read(self, result) -> list[int] | str:
-        return counts(result, *self.names)
+        parts = list(result) if isinstance(result, tuple | list) or getattr(result, "shape", None) else None
+        if parts is None or len(parts) != len(self.names):
+            return f"return {len(self.names)} numbers, ({', '.join(self.names)})"
+        for name, part in zip(self.names, parts):
+            if part is None:
+                return f"`{name}` is None; it is a whole number"
+            if whole(part) is None:
+                return why_not_whole(part, f"`{name}`")
+        return [whole(part) for part in parts]
 
     def short(self, result, wanted) -> str | None:
-        return short(result, wanted)
+        return next(filter(None, map(rounded, result, wanted)), None)
 
 
-class Positions(Whole):
-    """A result that lists positions, counted in `what`."""
+class Positions(Answer):
+    """A result that lists positions, counted in `what`: anything with an order."""
 
     def read(self, result) -> list[int] | str:
-        return positions(result, self.what)
-
-    def short(self, result, wanted) -> str | None:
-        return None
+        if isinstance(result, set | frozenset):
+            return f"return a list of {self.what}: a set has no order"
+        try:
+            parts = None if isinstance(result, str | bytes | dict) else list(result)
+        except TypeError:
+            parts = None
+        if parts is None:
+            return f"return a list of {self.what}"
+        if any(str(getattr(part, "dtype", type(part).__name__)).endswith("bool") for part in parts):
+            return f"return the {self.what} themselves, whole numbers, not True or False for each"
+        if any(whole(part) is None for part in parts):
+            return f"{self.what} are whole numbers"
+        return [whole(part) for part in parts]
 
     def write(self, result, wanted) -> str:
         return show(result, 90)
 
 
-class Bools(Whole):
+class Bools(Answer):
     """A result that is a tensor of bools, told as its `what`; a rule may judge its shape and dtype."""
 
     def read(self, result):
@@ -150,9 +177,6 @@ class Bools(Whole):
 
     def same(self, given, wanted) -> bool:
         return given.dtype == wanted.dtype and given.equal(wanted)
-
-    def short(self, result, wanted) -> str | None:
-        return None
 
     def write(self, result, wanted) -> str:
         if not hasattr(result, "detach"):
@@ -162,11 +186,8 @@ class Bools(Whole):
         return f"the {self.what} " + ", ".join("".join("01"[x] for x in row) for row in result.tolist())
 
 
-class Tensors(Whole):
+class Tensors(Parts):
     """A result of several tensors with these names, right within what their precision allows."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
 
     def read(self, result):
         if not isinstance(result, tuple | list) or len(result) != len(self.names):
@@ -190,9 +211,6 @@ class Tensors(Whole):
         pairs = enumerate(zip(given, wanted))
         return next((i for i, (a, b) in pairs if not near(a, b.double(), allowed)), None)
 
-    def short(self, result, wanted) -> str | None:
-        return None
-
     def write(self, result, wanted) -> str:
         """Write the first tensor that is wrong, and what it should be."""
         given = self.read(result)
@@ -207,41 +225,6 @@ class Tensors(Whole):
 
 _WORDS = {2: "two", 3: "three"}
 SIXTEEN = "16 bits are too few here, stay in the precision that is given"
-
-
-def counts(given, *names: str) -> list[int] | str:
-    """Return the whole numbers of a tuple, a list or an array, in order; else say what is wrong with it."""
-    parts = list(given) if isinstance(given, tuple | list) or getattr(given, "shape", None) else None
-    if parts is None or len(parts) != len(names):
-        return f"return {len(names)} numbers, ({', '.join(names)})"
-    for name, part in zip(names, parts):
-        if part is None:
-            return f"`{name}` is None; it is a whole number"
-        if whole(part) is None:
-            return why_not_whole(part, f"`{name}`")
-    return [whole(part) for part in parts]
-
-
-def short(answer, wanted) -> str | None:
-    """Say that a float among these counts had too few digits for a right one, or None."""
-    return next(filter(None, map(rounded, answer, wanted)), None)
-
-
-def positions(given, what: str) -> list[int] | str:
-    """Return the whole numbers of anything with an order, counted in `what`; else say what is wrong."""
-    if isinstance(given, set | frozenset):
-        return f"return a list of {what}: a set has no order"
-    try:
-        parts = None if isinstance(given, str | bytes | dict) else list(given)
-    except TypeError:
-        parts = None
-    if parts is None:
-        return f"return a list of {what}"
-    if any(str(getattr(part, "dtype", type(part).__name__)).endswith("bool") for part in parts):
-        return f"return the {what} themselves, whole numbers, not True or False for each"
-    if any(whole(part) is None for part in parts):
-        return f"{what} are whole numbers"
-    return [whole(part) for part in parts]
 
 
 def tensor(value):

@@ -1,6 +1,6 @@
 """The exercise of lesson 06 on latencies: TTFT, TPOT and ITL from the times tokens arrived."""
 
-from kvlib.teach.exercises.contract import Exercise
+from kvlib.teach.exercises.contract import Exercise, cell
 from kvlib.teach.exercises.reading import Reals
 
 # In the second case no two mistakes agree. Over the cases the slowest gap is in the first, a middle and the
@@ -20,7 +20,7 @@ CASES = (
 
 def _cell(*lines: str) -> str:
     head = "def report(requests):  # each: seconds from sending it to the arrival of each token"
-    return "\n    ".join([head, *lines, "return ttft, tpot, slowest"]) + "\n"
+    return cell(head, *lines, "return ttft, tpot, slowest")
 
 
 def _times(ttft: str = "mean(firsts)", tpot: str = "mean(each)", slowest: str = "max(gaps)") -> str:
